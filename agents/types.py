@@ -1,0 +1,231 @@
+"""The vocabulary of judgement: what specialists read and what they return.
+
+Specialists are functions from these records to these records, without side effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from trainer.types import Finding, HarnessEdit, HealthReport, Layer, Recipe, Record, ReplayReport, Verdict
+
+Direction = Literal["up", "down"]
+
+
+class Prediction(Record):
+    """What an intervention should do: ``metric`` (a score or a diagnostic's name) moves in
+    ``direction`` by at least ``min_effect`` (in the metric's own unit)."""
+
+    metric: str
+    direction: Direction
+    min_effect: float
+
+
+class Hypothesis(Record):
+    """A falsifiable statement and the bottleneck it explains."""
+
+    bottleneck: str
+    statement: str
+
+
+class Diagnosis(Record):
+    """ONE bottleneck, its layer and evidence, and the alternatives that were weighed.
+
+    ``bottleneck`` is a key of the playbook (a diagnostic's name, or ``headroom`` when nothing is
+    wrong but the score leaves room). ``signature`` identifies the situation: domain, bottleneck and
+    the sorted (diagnostic, severity) pairs that are not ok; cases are keyed by it.
+    """
+
+    version: str
+    bottleneck: str
+    layer: Layer
+    severity: str
+    findings: tuple[Finding, ...]
+    hypothesis: str
+    alternatives: tuple[str, ...] = ()
+    signature: str
+
+
+class Dropped(Record):
+    """A considered intervention and why it was not taken."""
+
+    factor: str
+    value: str
+    reason: str
+
+
+class Intervention(Record):
+    """A single-factor edit with its prediction, rollback and the reasons for it."""
+
+    title: str
+    """Short, imperative, fit for a commit subject: ``lower learning rate to 3e-4``."""
+    edit: HarnessEdit
+    rationale: str
+    hypothesis: str
+    prediction: Prediction
+    success: str
+    """The success criterion, one line."""
+    rollback: str
+    """How it is undone, one line."""
+    rule: str
+    """Which playbook rule (or skill) proposed it."""
+    skills: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+
+
+class Check(Record):
+    """One backtest check: name, passed, and the numbers or words behind it."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class BacktestReport(Record):
+    """The backtester's verdict before any training."""
+
+    verdict: Literal["pass", "refuse"]
+    checks: tuple[Check, ...]
+    reasons: tuple[str, ...] = ()
+    replay: ReplayReport | None = None
+
+
+class Case(Record):
+    """Case memory: what was tried in which situation and how it ended."""
+
+    signature: str
+    domain: str
+    bottleneck: str
+    factor: str
+    value: str
+    verdict: Verdict | Literal["refused", "failed"]
+    delta: float | None = None
+    version: str = ""
+    reason: str = ""
+
+
+class SkillRef(Record):
+    """What a specialist sees of a skill (a SKILL.md folder of skills_db)."""
+
+    name: str
+    description: str
+    domains: tuple[str, ...]
+    trigger: str
+    """Bottleneck key it applies to."""
+    factor: str
+    value: str
+    """JSON text of the factor's value, or empty where it only advises."""
+    wins: int = 0
+    losses: int = 0
+    body: str = ""
+
+
+class SkillDraft(Record):
+    """What the curator wants written: a new skill, or evidence merged into ``merge_into``."""
+
+    name: str
+    description: str
+    domain: str
+    trigger: str
+    factor: str
+    value: str
+    outcome: Literal["win", "loss"]
+    evidence: str
+    expected_effect: str
+    body: str
+    merge_into: str | None = None
+
+
+class DiagnoseInput(Record):
+    """``parent_report`` is the health report of the version before the champion, if any."""
+
+    domain: str
+    report: HealthReport
+    recipe: Recipe
+    procedure: tuple[Layer, ...]
+    parent_report: HealthReport | None = None
+    cases: tuple[Case, ...] = ()
+
+
+class DesignInput(Record):
+    domain: str
+    diagnosis: Diagnosis
+    recipe: Recipe
+    terms: tuple[str, ...]
+    """Names of reward terms the harness has."""
+    cases: tuple[Case, ...] = ()
+    skills: tuple[SkillRef, ...] = ()
+    refused: tuple[Dropped, ...] = ()
+    """Designs already refused by the backtest in this round."""
+
+
+class BacktestInput(Record):
+    """``declared`` is the intervention; ``actual_factors`` and ``paths`` come from the git diff of
+    the candidate; ``config_error`` is the one-line validation error of the candidate, or empty."""
+
+    domain: str
+    intervention: Intervention
+    signature: str
+    actual_factors: tuple[str, ...]
+    paths: tuple[str, ...]
+    config_error: str
+    replay: ReplayReport | None
+    cases: tuple[Case, ...] = ()
+
+
+class CurateInput(Record):
+    domain: str
+    diagnosis: Diagnosis
+    intervention: Intervention
+    verdict: Verdict | Literal["refused", "failed"]
+    delta: float | None
+    ci: tuple[float, float] | None
+    seeds: int
+    realised: float | None
+    """Measured change of the predicted metric, candidate − parent."""
+    skills: tuple[SkillRef, ...] = ()
+
+
+class CurateOutput(Record):
+    """The case to remember and the skill to write or merge, if it teaches one."""
+
+    case: Case
+    skill: SkillDraft | None
+    note: str
+
+
+class Specialists(Protocol):
+    """The four roles. The embedded default is agents.playbook.Playbook."""
+
+    name: str
+
+    def diagnose(self, inp: DiagnoseInput) -> Diagnosis: ...
+
+    def design(self, inp: DesignInput) -> Intervention | None:
+        """The next intervention, or None when no untried idea is left for this situation."""
+        ...
+
+    def backtest(self, inp: BacktestInput) -> BacktestReport: ...
+
+    def curate(self, inp: CurateInput) -> CurateOutput: ...
+
+
+class Decision(Record):
+    """One record per specialist call, append-only."""
+
+    schema_version: int = 1
+    id: str
+    run_id: str
+    version: str
+    role: Literal["diagnostician", "designer", "backtester", "curator"]
+    inputs: Mapping[str, str] = Field(default_factory=dict)
+    """Name to reference (version, commit, file) of what was read."""
+    output: Mapping[str, object] = Field(default_factory=dict)
+    rationale: str = ""
+    model: str = "playbook"
+    tokens: int = 0
+    cost_usd: float = 0.0
+    duration_s: float = 0.0
