@@ -1,0 +1,54 @@
+# Every target sets up what it needs. Paths stay relative to this folder, so a checkout path with spaces works.
+SHELL := /bin/sh
+STAMP := .venv/.ready
+PY := .venv/bin/python
+PACKAGES := graph agents trainer skills_db sandboxes benchmarks tests
+# Interpreter of the virtual environment: the first one that is new enough, or `make setup PYTHON=/path/to/python`.
+CANDIDATES := $(if $(PYTHON),"$(PYTHON)",python3.11 python3 python3.12 python3.13)
+PIP := $(PY) -m pip install --disable-pip-version-check
+
+.PHONY: help setup run test lint bench clean
+
+help:
+	@echo "make setup            create .venv with pinned dependencies"
+	@echo "make run  [ARGS=…]    train, diagnose, edit the harness, gate: python -m graph.run"
+	@echo "make test             ruff, mypy, import contracts, pytest"
+	@echo "make bench            measure the claims"
+	@echo "make clean            remove .venv and caches; runs/ stays"
+
+setup: $(STAMP)
+
+# torch first: pip then takes a local CPU build where one is at hand. A broken .venv (interrupted or without pip) is rebuilt.
+$(STAMP): pyproject.toml constraints.txt
+	@for python in $(CANDIDATES); do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+	    echo 'make setup: needs Python 3.11 or newer, tried $(CANDIDATES); install one or pass PYTHON=/path/to/python' >&2; exit 1; \
+	fi; \
+	if ! $(PY) -m pip --version >/dev/null 2>&1 && ! "$$found" -m venv --clear .venv >/dev/null 2>&1; then \
+	    echo "make setup: '$$found -m venv' failed; install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; \
+	fi
+	$(PIP) -c constraints.txt torch==2.13.0
+	$(PIP) -c constraints.txt -e ".[dev,llm]"
+	@touch $(STAMP)
+
+run: setup
+	@$(PY) -m graph.run $(ARGS)
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy $(PACKAGES)
+	$(PY) .venv/bin/lint-imports
+
+# One thread per process: results do not depend on the machine, and parallel tests do not fight over cores.
+test: export OMP_NUM_THREADS = 1
+test: lint
+	$(PY) -m pytest -n auto
+
+bench: setup
+	@$(PY) -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache evotrainer.egg-info
