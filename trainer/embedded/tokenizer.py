@@ -100,7 +100,7 @@ class ChatTokenizer:
     @cached_property
     def eos_id(self) -> int:
         """The token that ends an assistant turn."""
-        return int(self.backend.token_to_id(self._eos))
+        return int(self.backend.token_to_id(self._eos) or 0)
 
     @cached_property
     def pad_id(self) -> int:

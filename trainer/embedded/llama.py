@@ -1,0 +1,275 @@
+"""A compact Llama / Qwen2 decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+Computes what transformers' ``LlamaForCausalLM`` and ``Qwen2ForCausalLM`` compute (tested), with the
+query, key and value projections in one matrix, gate and up projections in another, and a cache that
+is written in place: at the size of the default policy a step is bound by the number of operations.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainer.embedded.tokenizer import ChatTokenizer
+
+CACHE_CHUNK = 32
+"""The cache grows by this many positions: small buffers stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a decoder, in the words of Hugging Face's config."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool
+    max_position_embeddings: int
+    qkv_bias: bool
+    initializer_range: float = 0.02
+
+
+def layout_of(config: dict[str, Any]) -> Layout | None:
+    """The layout of a Hugging Face config, or None where this implementation does not cover it.
+
+    Raises KeyError for a missing field and ValueError for one of the wrong kind.
+    """
+    kind = config.get("model_type")
+    # transformers 5 writes rope_parameters; before, rope_theta stood alone beside rope_scaling.
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    covered = (
+        kind in ("llama", "qwen2")
+        and config.get("hidden_act", "silu") == "silu"
+        and rope.get("rope_type", rope.get("type", "default")) == "default"
+        and not config.get("attention_bias", False)
+        and not config.get("mlp_bias", False)
+        and not config.get("use_sliding_window", False)
+        and not config.get("quantization_config")
+    )
+    if not covered:
+        return None
+    heads = int(config["num_attention_heads"])
+    return Layout(
+        vocab_size=int(config["vocab_size"]),
+        hidden_size=int(config["hidden_size"]),
+        intermediate_size=int(config["intermediate_size"]),
+        num_hidden_layers=int(config["num_hidden_layers"]),
+        num_attention_heads=heads,
+        num_key_value_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
+        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
+        qkv_bias=kind == "qwen2",
+        initializer_range=float(config.get("initializer_range", 0.02)),
+    )
+
+
+class Layer(nn.Module):
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        d, q, kv = layout.hidden_size, layout.num_attention_heads, layout.num_key_value_heads
+        self.attention_norm = nn.Parameter(torch.ones(d))
+        self.qkv = nn.Linear(d, (q + 2 * kv) * layout.head_dim, bias=layout.qkv_bias)
+        self.out = nn.Linear(q * layout.head_dim, d, bias=False)
+        self.mlp_norm = nn.Parameter(torch.ones(d))
+        self.gate_up = nn.Linear(d, 2 * layout.intermediate_size, bias=False)
+        self.down = nn.Linear(layout.intermediate_size, d, bias=False)
+
+
+class KvCache:
+    """Keys and values, FloatTensor[layers, 2, B, kv_heads, capacity, head_dim], filled up to ``length``.
+
+    ``bias`` [B, 1, capacity] is -inf on left padding, ``positions`` [B] the next token's position.
+    """
+
+    def __init__(self, kv: Tensor, bias: Tensor, positions: Tensor, length: int) -> None:
+        self.kv, self.bias, self.positions, self.length = kv, bias, positions, length
+
+    def select(self, rows: Tensor) -> None:
+        n = self.length
+        kv = self.kv.new_empty(*self.kv.shape[:2], len(rows), *self.kv.shape[3:])
+        kv[..., :n, :] = self.kv[:, :, :, :, :n].index_select(2, rows)
+        self.kv, self.bias, self.positions = kv, self.bias[rows], self.positions[rows]
+
+    def grow(self) -> None:
+        """Make room for one more position."""
+        if self.length == self.kv.shape[4]:
+            self.kv = F.pad(self.kv, (0, 0, 0, CACHE_CHUNK))
+            self.bias = F.pad(self.bias, (0, CACHE_CHUNK))
+
+
+class Decoder(nn.Module):
+    """The network. Call with tokens and positions, [B, T] or [B]; returns the final hidden states [..., d]."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.layout = layout
+        self.embedding = nn.Embedding(layout.vocab_size, layout.hidden_size)
+        self.layers = nn.ModuleList(Layer(layout) for _ in range(layout.num_hidden_layers))
+        self.norm = nn.Parameter(torch.ones(layout.hidden_size))
+        if not layout.tie_word_embeddings:
+            self.head = nn.Linear(layout.hidden_size, layout.vocab_size, bias=False)
+        # Rotary tables [positions, 1, head_dim] (arXiv 2104.09864, eq. 34, in the half-split order
+        # of transformers); the sign of rotate_half is folded into the sine.
+        half = layout.head_dim // 2
+        frequency = 1.0 / layout.rope_theta ** (torch.arange(half, dtype=torch.float32) / half)
+        angle = torch.outer(torch.arange(layout.max_position_embeddings, dtype=torch.float32), frequency)
+        self.register_buffer("cos", torch.cat([angle.cos(), angle.cos()], -1)[:, None], persistent=False)
+        self.register_buffer("sin", torch.cat([-angle.sin(), angle.sin()], -1)[:, None], persistent=False)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """``attend(layer, q, k, v)`` with [..., heads, head_dim] returns [..., q_heads * head_dim]."""
+        heads, kv_heads, eps = (
+            self.layout.num_attention_heads,
+            self.layout.num_key_value_heads,
+            self.layout.rms_norm_eps,
+        )
+        cos, sin = self.cos[positions], self.sin[positions]
+        x = self.embedding(tokens)
+        for index, layer in enumerate(self._layers()):
+            qkv = layer.qkv(rms_norm(x, layer.attention_norm, eps)).unflatten(-1, (-1, self.layout.head_dim))
+            qk, v = qkv[..., : heads + kv_heads, :], qkv[..., heads + kv_heads :, :]
+            qk = qk * cos + qk.roll(self.layout.head_dim // 2, -1) * sin
+            x = x + layer.out(attend(index, qk[..., :heads, :], qk[..., heads:, :], v))
+            gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
+        return rms_norm(x, self.norm, eps)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Hidden states [..., d] to logits [..., V]."""
+        return F.linear(hidden, self.embedding.weight if self.layout.tie_word_embeddings else self.head.weight)
+
+    def _layers(self) -> Iterator[Layer]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm over the last dimension (arXiv 1910.07467, eq. 4)."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+class LlamaPolicy:
+    """Policy over ``Decoder``; ``config`` is the checkpoint's config.json."""
+
+    def __init__(self, module: Decoder, tokenizer: ChatTokenizer, config: dict[str, Any]) -> None:
+        self.module: Decoder = module
+        self.tokenizer = tokenizer
+        self.config = config
+        self.max_positions = module.layout.max_position_embeddings
+
+    def logits(self, tokens: Tensor, mask: Tensor, select: Tensor | None = None) -> Tensor:
+        positions = (mask.long().cumsum(-1) - 1).clamp_min(0)
+        # Right padding comes after everything that matters, so plain causal attention is exact there.
+        allowed = None if bool(mask[:, 0].all()) else _causal(mask)
+        hidden = self.module(tokens, positions, _full_attention(allowed))
+        return self.module.project(hidden if select is None else hidden[select])
+
+    def prefill(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, KvCache]:
+        rows, length = tokens.shape
+        layout = self.module.layout
+        capacity = length + CACHE_CHUNK
+        kv = self.module.cos.new_zeros(
+            layout.num_hidden_layers, 2, rows, layout.num_key_value_heads, capacity, layout.head_dim
+        )
+        bias = kv.new_zeros(rows, 1, capacity)
+        bias[:, 0, :length].masked_fill_(~mask, -math.inf)
+        full = _full_attention(_causal(mask))
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            kv[layer, 0, :, :, :length] = k.transpose(1, 2)
+            kv[layer, 1, :, :, :length] = v.transpose(1, 2)
+            return full(layer, q, k, v)
+
+        hidden = self.module(tokens, (mask.long().cumsum(-1) - 1).clamp_min(0), attend)
+        return self.module.project(hidden[:, -1]), KvCache(kv, bias, mask.sum(-1), length)
+
+    def step(self, tokens: Tensor, cache: KvCache) -> Tensor:
+        cache.grow()
+        kv_heads, dim = self.module.layout.num_key_value_heads, self.module.layout.head_dim
+        at, end = cache.length, cache.length + 1
+        bias = cache.bias[:, :, :end].repeat_interleave(kv_heads, 0)
+        scale = 1.0 / math.sqrt(dim)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = cache.kv[layer, 0].flatten(0, 1), cache.kv[layer, 1].flatten(0, 1)
+            keys[:, at] = k.reshape(-1, dim)
+            values[:, at] = v.reshape(-1, dim)
+            # The query heads of one key head form the rows of one small matrix product.
+            grouped = q.reshape(len(keys), -1, dim)
+            scores = torch.baddbmm(bias, grouped, keys[:, :end].transpose(1, 2), alpha=scale)
+            return torch.bmm(scores.softmax(-1), values[:, :end]).view(len(q), -1)
+
+        hidden = self.module(tokens, cache.positions, attend)
+        cache.length, cache.positions = end, cache.positions + 1
+        return self.module.project(hidden)
+
+    def save(self, directory: Path) -> None:
+        weights = {name: view.detach().cpu().contiguous() for name, view in hugging_face_views(self.module).items()}
+        dtype = str(self.module.embedding.weight.dtype).removeprefix("torch.")
+        config = {k: v for k, v in self.config.items() if k != "torch_dtype"} | {"dtype": dtype}
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+        (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def hugging_face_views(module: Decoder) -> dict[str, Tensor]:
+    """The parameters under transformers' names, as views: copy into them to load, out of them to save."""
+    layout = module.layout
+    q, kv = layout.num_attention_heads * layout.head_dim, layout.num_key_value_heads * layout.head_dim
+    views: dict[str, Tensor] = {"model.embed_tokens.weight": module.embedding.weight, "model.norm.weight": module.norm}
+    if not layout.tie_word_embeddings:
+        views["lm_head.weight"] = module.head.weight
+    for index, layer in enumerate(module.layers):
+        assert isinstance(layer, Layer)
+        parts = {"input_layernorm.weight": layer.attention_norm, "post_attention_layernorm.weight": layer.mlp_norm,
+                 "self_attn.o_proj.weight": layer.out.weight, "mlp.down_proj.weight": layer.down.weight}  # fmt: skip
+        parts |= zip(("mlp.gate_proj.weight", "mlp.up_proj.weight"), layer.gate_up.weight.chunk(2), strict=True)
+        names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        parts |= zip((f"{name}.weight" for name in names), layer.qkv.weight.tensor_split((q, q + kv)), strict=True)
+        if layout.qkv_bias:
+            parts |= zip((f"{name}.bias" for name in names), layer.qkv.bias.tensor_split((q, q + kv)), strict=True)
+        views |= {f"model.layers.{index}.{name}": view for name, view in parts.items()}
+    return views
+
+
+def _causal(mask: Tensor) -> Tensor:
+    """Who may look at whom, BoolTensor[B,1,T,T]: earlier tokens that are no padding. Everyone may look
+    at itself, so that padding stays finite."""
+    length = mask.shape[1]
+    earlier = torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
+    itself = torch.eye(length, dtype=torch.bool, device=mask.device)
+    return ((earlier & mask[:, None, :]) | itself)[:, None]
+
+
+def _full_attention(allowed: Tensor | None) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mixed = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+            attn_mask=allowed, is_causal=allowed is None, enable_gqa=q.shape[2] != k.shape[2],
+        )  # fmt: skip
+        return mixed.transpose(1, 2).flatten(2)
+
+    return attend
