@@ -1,0 +1,136 @@
+"""What a report shows, as plain data: the graph fills these records in, ``graph.report`` draws them.
+
+Scores and deltas are shares (0 to 1) of tasks solved; the report shows them in percent and percentage points.
+Every text may come from a rollout or a model and is escaped when it is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agents.types import BacktestReport, Diagnosis, Intervention, SkillRef
+from trainer.types import Cost, Record, Verdict
+
+RowVerdict = Verdict | Literal["baseline", "refused", "failed", "open"]
+
+
+class Estimate(Record):
+    """A mean with its 95 % interval over ``n`` observations (tasks, or paired tasks of a delta)."""
+
+    mean: float
+    ci_low: float
+    ci_high: float
+    n: int = 0
+
+
+class PolicyRow(Record):
+    """One policy of the headline comparison, say ``champion`` or ``warm start``."""
+
+    role: str
+    version: str = ""
+    sealed: Estimate | None = None
+    validation: Estimate | None = None
+    checkpoint: str = ""
+
+
+class VersionRow(Record):
+    """One version: the line of the table, and the story behind it.
+
+    ``factor``, ``old`` and ``new`` are empty for the baseline; ``realised`` is the measured change of the predicted
+    metric, in its own unit; ``diff`` is the unified git diff of harness parent and candidate.
+    """
+
+    version: str
+    parent: str | None = None
+    verdict: RowVerdict
+    reasons: tuple[str, ...] = ()
+    factor: str = ""
+    old: str = ""
+    new: str = ""
+    realised: float | None = None
+    delta: Estimate | None = None
+    seeds: int = 0
+    harness_commit: str = ""
+    diagnosis: Diagnosis | None = None
+    intervention: Intervention | None = None
+    backtest: BacktestReport | None = None
+    diff: str = ""
+
+
+class Curve(Record):
+    """One metric of one version over sampled tokens: mean over seeds, and the lowest and highest seed."""
+
+    version: str
+    metric: str
+    seeds: int
+    x: tuple[float, ...]
+    """Sampled tokens since the start of the training, increasing; the other fields have the same length."""
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+class SampleRollout(Record):
+    """One rollout to look at; ``note`` says why it was chosen."""
+
+    rollout_id: str
+    version: str
+    step: int
+    prompt: str
+    response: str
+    answer: str
+    extracted: str | None
+    outcome: float
+    score: float
+    truncated: bool = False
+    note: str = ""
+
+
+class HarnessCommit(Record):
+    """One commit of the harness's first-parent history, newest first in a report."""
+
+    commit: str
+    subject: str
+    body: str = ""
+
+
+class CostRow(Record):
+    """What one item (a version's trainings, evaluation, warm start …) used."""
+
+    item: str
+    cost: Cost
+
+
+class Command(Record):
+    """A command to go on with and what it is for."""
+
+    purpose: str
+    command: str
+
+
+class ReportData(Record):
+    """Everything one report shows; all parts but the header may be empty.
+
+    ``gain`` is champion minus baseline on sealed tasks. ``status`` is the run's own word (``done``, ``interrupted`` …).
+    """
+
+    run: str
+    domain: str
+    seed: int
+    status: str
+    wall_s: float
+    train_s: float = 0.0
+    orchestration_share: float | None = None
+    policy: str = ""
+    protocol_hash: str = ""
+    champion: str = ""
+    baseline: str = ""
+    policies: tuple[PolicyRow, ...] = ()
+    gain: Estimate | None = None
+    versions: tuple[VersionRow, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    rollouts: tuple[SampleRollout, ...] = ()
+    skills: tuple[SkillRef, ...] = ()
+    history: tuple[HarnessCommit, ...] = ()
+    costs: tuple[CostRow, ...] = ()
+    commands: tuple[Command, ...] = ()
