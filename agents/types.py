@@ -46,7 +46,10 @@ class Diagnosis(Record):
     findings: tuple[Finding, ...]
     hypothesis: str
     alternatives: tuple[str, ...] = ()
+    """``key: why not first``, best first; the key before the colon is a bottleneck of the playbook."""
     signature: str
+    scores: Mapping[str, float] = Field(default_factory=dict)
+    """The report's scores, so that the designer's preconditions can name them."""
 
 
 class Dropped(Record):
@@ -121,6 +124,10 @@ class SkillRef(Record):
     wins: int = 0
     losses: int = 0
     body: str = ""
+    preconditions: tuple[str, ...] = ()
+    """``name op value`` over recipe and findings, as in the playbook; free text is advice only."""
+    vetoes: tuple[str, ...] = ()
+    """JSON texts of other values of the factor that lost."""
 
 
 class SkillDraft(Record):
@@ -137,6 +144,7 @@ class SkillDraft(Record):
     expected_effect: str
     body: str
     merge_into: str | None = None
+    preconditions: tuple[str, ...] = ()
 
 
 class DiagnoseInput(Record):
@@ -177,7 +185,10 @@ class BacktestInput(Record):
 
 
 class CurateInput(Record):
+    """``version`` is the candidate's; it keys the case."""
+
     domain: str
+    version: str = ""
     diagnosis: Diagnosis
     intervention: Intervention
     verdict: Verdict | Literal["refused", "failed"]
