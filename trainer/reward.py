@@ -6,8 +6,7 @@ columns a term may use. Terms see one rollout at a time and nothing outside it.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from trainer.sql import QueryError, function_names, locked_connection, parse_select, pure_functions, walk
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, InputError, RewardTerm
+from trainer.validation import did_you_mean
 
 Floats = NDArray[np.float64]
 
@@ -40,9 +40,7 @@ def score_rollouts(
     """
     for name in weights:
         if name not in terms:
-            raise InputError(
-                f"recipe.toml: reward.weights.{name}: no such term{_suggestion(name, terms)}: add reward/{name}.toml"
-            )
+            raise InputError(f"recipe.toml: reward.weights.{name}: no reward/{name}.toml; {did_you_mean(name, terms)}")
     features = tuple(c for c in rows.column_names if c not in ROLLOUT_COLUMNS)
     used: set[str] = set()
     for term in terms.values():
@@ -75,18 +73,15 @@ def _checked_columns(term: RewardTerm, features: tuple[str, ...]) -> frozenset[s
     expression = node["select_list"][0]
     for part in walk(expression):
         if "class" in part and part["class"] not in _SCALAR_CLASSES:
-            raise InputError(f"{where}: {part['class'].lower()} is not allowed: use the rollout's own columns only")
+            raise InputError(f"{where}: {part['class'].lower()} is not allowed; use the rollout's own columns only")
     for function in sorted(function_names(expression) - pure_functions()):
         raise InputError(
-            f"{where}: function {function}() is not allowed{_suggestion(function, pure_functions())}: "
-            "use scalar functions of the rollout's own columns"
+            f"{where}: function {function}() is not allowed; use scalar functions of the rollout's columns"
         )
     known = {c.lower(): c for c in (*REWARD_COLUMNS, *features)}
     columns = _columns(expression)
     for column in sorted(columns - known.keys()):
-        raise InputError(
-            f"{where}: unknown column {column!r}{_suggestion(column, known)}: use one of {', '.join(known)}"
-        )
+        raise InputError(f"{where}: unknown column '{column}'; {did_you_mean(column, known)}")
     _check_type(term, features, where)
     return frozenset(known[c] for c in columns)
 
@@ -158,11 +153,6 @@ def _culprit(rows: pa.Table, terms: Mapping[str, RewardTerm]) -> str:
         finally:
             con.unregister("rollouts")
     return "+".join(terms)
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 @cache

@@ -1,0 +1,177 @@
+"""The health report of a version: the harness's diagnostics, run over its stored rollouts.
+
+Diagnostics are data (one metric query, two lines, one evidence query); this module gives them their
+tables and turns numbers into findings. Tables a query may use:
+
+- ``rollouts``: all training rollouts, all seeds (ROLLOUT_COLUMNS, features, ``term_<name>``), with
+  ``progress`` (0 at a seed's first step, 1 at its last) and ``quarter`` (1 to 4) of its training;
+- ``early`` and ``late``: its first and last quarter;
+- ``groups``: one row per group (seed, step, group_id, task_id, quarter, n, solved = mean outcome,
+  dead = no spread in the score, kept, distinct_responses, rollout_id = one member to look at);
+- ``scores`` and ``parent_scores``: (name, value), the report's scores and those of the parent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from trainer.evidence import rollout_files
+from trainer.groups import SPREAD_TOLERANCE
+from trainer.sql import QueryError, open_parquet, select
+from trainer.types import Diagnostic, Finding, HealthReport, InputError, Severity
+
+EVIDENCE_ROWS = 5
+TREND_PARTS = 10
+
+VIEWS: Mapping[str, str] = {
+    "spans": "SELECT seed, min(step) AS first, max(step) AS last FROM stored GROUP BY seed",
+    "rollouts": """
+        SELECT *, least(4, 1 + floor(4 * progress))::BIGINT AS quarter FROM (
+            SELECT stored.*, CASE WHEN last = first THEN 1 ELSE (step - first) / (last - first) END AS progress
+            FROM stored JOIN spans USING (seed))""",
+    "early": "SELECT * FROM rollouts WHERE quarter = 1",
+    "late": "SELECT * FROM rollouts WHERE quarter = 4",
+    # `dead` is trainer.groups.groups_with_spread in SQL.
+    "groups": f"""
+        SELECT seed, step, group_id, any_value(task_id) AS task_id, any_value(quarter) AS quarter,
+            any_value(progress) AS progress, count(*) AS n, avg(outcome) AS solved,
+            max(score) - min(score) <= {SPREAD_TOLERANCE} * greatest(1, max(abs(score))) AS dead,
+            bool_and(kept) AS kept, count(DISTINCT response) AS distinct_responses, min(rollout_id) AS rollout_id
+        FROM rollouts GROUP BY seed, step, group_id""",
+}
+
+
+def health_report(
+    version: str,
+    rollouts: Sequence[Path],
+    diagnostics: Mapping[str, Diagnostic],
+    scores: Mapping[str, float],
+    metrics_files: Sequence[Path],
+    parent_scores: Mapping[str, float] | None = None,
+) -> HealthReport:
+    """Run all ``diagnostics`` over the rollout directories of one version (one per seed).
+
+    A diagnostic that fails or gives no number becomes a finding of severity ``info`` with the error
+    text; the others go on. Raises InputError only for damaged files. Memory does not grow with the run.
+    """
+    tables = {"scores": _name_values(scores), "parent_scores": _name_values(parent_scores or {})}
+    files = rollout_files(rollouts)
+    try:
+        with open_parquet("stored", files, copy=True, views=VIEWS, tables=tables) as con:
+            findings = tuple(run_diagnostic(con, d) for d in diagnostics.values())
+    except QueryError as error:
+        raise InputError(f"{files[0].parent}: rollout files of {version}: {error}: delete it and resume") from error
+    return HealthReport(version=version, findings=findings, scores=dict(scores), trends=trends(metrics_files))
+
+
+def run_diagnostic(con: duckdb.DuckDBPyConnection, diagnostic: Diagnostic) -> Finding:
+    """One diagnostic's finding on an open connection; ``line`` is the line that was crossed, else the warn line."""
+    value: float | None = None
+    error = ""
+    evidence: tuple[str, ...] = ()
+    severity: Severity = "info"
+    try:
+        value = _number(select(con, diagnostic.metric, max_rows=2))
+        severity = _severity(diagnostic, value)
+        if severity in ("warn", "critical") and diagnostic.evidence:
+            evidence = _ids(select(con, diagnostic.evidence, max_rows=EVIDENCE_ROWS))
+    except QueryError as failure:
+        error = str(failure)
+    return Finding(
+        diagnostic=diagnostic.name,
+        kind=diagnostic.kind,
+        layer=diagnostic.layer,
+        severity=severity,
+        value=value,
+        line=diagnostic.critical if severity == "critical" else diagnostic.warn,
+        description=diagnostic.description,
+        evidence=evidence,
+        error=error,
+    )
+
+
+def trends(metrics_files: Sequence[Path]) -> dict[str, tuple[float, ...]]:
+    """Each metric's mean in ten equal parts of the training, averaged over the files (one per seed).
+
+    Files hold verl's lines ``{"step": n, "data": {name: number}}``. A training of fewer than ten
+    lines gives as many parts as the shortest file has lines. Reads line by line, twice: memory does
+    not grow with the run. Raises InputError naming file and line for a damaged one.
+    """
+    lengths = {file: sum(1 for _ in _records(file)) for file in metrics_files}
+    lengths = {file: n for file, n in lengths.items() if n}
+    parts = min([TREND_PARTS, *lengths.values()])
+    means: defaultdict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in range(parts)])
+    for file, length in lengths.items():
+        sums: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for i, data in enumerate(_records(file)):
+            for name, value in data.items():
+                if math.isfinite(value):
+                    total = sums[name, i * parts // length]
+                    total[0] += value
+                    total[1] += 1
+        for (name, part), (total_value, count) in sums.items():
+            means[name][part].append(total_value / count)
+    # A metric that some part never logged has no curve of ten points; leave it out.
+    return {
+        name: tuple(sum(seeds) / len(seeds) for seeds in by_part)
+        for name, by_part in sorted(means.items())
+        if all(by_part)
+    }
+
+
+def _records(file: Path) -> Iterator[dict[str, float]]:
+    """The numeric entries of each line; a last line without line break is an unfinished write and is left out."""
+    if not file.exists():
+        raise InputError(f"{file}: no such metrics file: train the version first")
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith("\n"):
+                return
+            try:
+                data = json.loads(line)["data"].items()
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InputError(f'{file}: line {number}: not {{"step": n, "data": {{…}}}}: delete the line') from error
+            yield {name: float(value) for name, value in data if isinstance(value, int | float)}
+
+
+def _number(answer: pa.Table) -> float:
+    if answer.num_rows != 1 or answer.num_columns != 1:
+        raise QueryError(f"metric gives {answer.num_rows} × {answer.num_columns} values: select one number")
+    value = answer.column(0)[0].as_py()
+    if value is None:
+        raise QueryError("no value for these rollouts")
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise QueryError(f"metric gives {value!r}, not a number") from error
+    if not math.isfinite(number):
+        raise QueryError(f"metric gives {number}")
+    return number
+
+
+def _severity(diagnostic: Diagnostic, value: float) -> Severity:
+    sign = 1.0 if diagnostic.above else -1.0
+    if sign * value > sign * diagnostic.critical:
+        return "critical"
+    return "warn" if sign * value > sign * diagnostic.warn else "ok"
+
+
+def _ids(rows: pa.Table) -> tuple[str, ...]:
+    column = "rollout_id" if "rollout_id" in rows.column_names else rows.column_names[0]
+    return tuple(dict.fromkeys(str(v) for v in rows[column].to_pylist() if v is not None))
+
+
+def _name_values(scores: Mapping[str, float]) -> pa.Table:
+    return pa.table(
+        {
+            "name": pa.array(list(scores), pa.string()),
+            "value": pa.array([float(v) for v in scores.values()], pa.float64()),
+        }
+    )

@@ -1,0 +1,158 @@
+"""Matched replay: what a candidate harness would have made of its parent's stored rollouts.
+
+Nothing is sampled and nothing is trained, so a replay speaks only about factors that act on
+rollouts after they were drawn: reward terms and weights, the group filter, the advantage
+estimator. It scores the same rollouts under both harnesses, with the code that training runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trainer.evidence import open_rollouts
+from trainer.groups import group_advantages, groups_with_spread
+from trainer.harness_files import diff_factors
+from trainer.reward import score_rollouts
+from trainer.sql import QueryError, select
+from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Harness, InputError, ReplayReport
+
+MAX_GROUPS = 2048
+CONSTANT_SHARE = 0.94
+"""A term with one value on this share of rollouts is an offset: group normalisation removes it."""
+
+_REPLAYED = ("reward.", "algorithm.")
+_SILENT: Mapping[str, str] = {
+    "optim.": "it changes the size of updates, and stored rollouts hold no updates",
+    "actor.": "it changes the loss on a given batch, and a replay computes no loss",
+    "rollout.": "it changes which rollouts are sampled, and a replay samples none",
+    "data.": "it changes which tasks and lengths are sampled, and a replay samples none",
+    "diagnostics.": "it changes no training: check it on the health reports of earlier versions",
+    "procedure": "it changes no training, only the order of diagnosis",
+}
+
+Floats = NDArray[np.float64]
+
+
+def replay(
+    directories: Sequence[Path], parent: Harness, candidate: Harness, *, max_groups: int = MAX_GROUPS
+) -> ReplayReport:
+    """Score the parent's rollouts (directories of step files) under both harnesses.
+
+    Metrics are (parent, candidate) pairs, shares in 0..1 unless said otherwise:
+    ``signal_groups`` groups with spread in the score; ``kept_groups`` and ``kept_tokens`` what the
+    group filter keeps; ``signal_tokens`` response tokens that carry a gradient; ``kept_all_fail``
+    kept groups no rollout of which is correct; ``order_agreement`` within-group pairs of unequal
+    outcome that the score orders alike, a tie counting half (an AUC; absent without such pairs);
+    ``score/mean``; ``score/std`` mean within-group std; ``advantage/abs_mean`` over kept rollouts;
+    ``constant_offset`` part of the mean absolute score from terms with one value on 94 % of
+    rollouts. At most ``max_groups`` groups, chosen by a hash, so that memory does not grow.
+
+    A candidate term that gives no number on some rollout shows as ``scoring_errors`` (0, 1) and in
+    ``note``. Raises InputError for damaged rollout files.
+    """
+    factors = diff_factors(parent, candidate)
+    factor = ", ".join(factors) or "none"
+    silent = [f"{f}: {_why_silent(f)}" for f in factors if not f.startswith(_REPLAYED)]
+    if silent or not factors:
+        return ReplayReport(factor=factor, applicable=False, note="; ".join(silent) or "the harnesses are equal")
+    try:
+        rows = _sample(directories, max_groups)
+    except QueryError as error:
+        raise InputError(f"{directories[0]}: rollout files: {error}: delete the directory and resume") from error
+    keys = zip(*(rows[c].to_pylist() for c in ("seed", "step", "group_id")), strict=True)
+    numbers: dict[tuple[object, ...], int] = {}
+    group_index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    before = _measure(rows, group_index, parent)
+    try:
+        after = _measure(rows, group_index, candidate)
+        note = ""
+    except InputError as error:
+        before, after, note = {"scoring_errors": 0.0}, {"scoring_errors": 1.0}, str(error)
+    return ReplayReport(
+        factor=factor,
+        applicable=True,
+        rollouts=rows.num_rows,
+        groups=len(numbers),
+        metrics={name: (before[name], after[name]) for name in before if name in after},
+        note=note,
+    )
+
+
+def _sample(directories: Sequence[Path], max_groups: int) -> pa.Table:
+    with open_rollouts(directories) as con:
+        columns = select(con, "SELECT * FROM rollouts LIMIT 0").column_names
+        features = [c for c in columns if c not in ROLLOUT_COLUMNS and not c.startswith("term_")]
+        wanted = ", ".join(f'"{c}"' for c in ("seed", "step", "group_id", *REWARD_COLUMNS, *features))
+        query = f"""
+            SELECT {wanted} FROM rollouts JOIN (
+                SELECT DISTINCT seed, step, group_id FROM rollouts
+                ORDER BY md5(concat_ws('/', seed, step, group_id)), seed, step, group_id LIMIT {max_groups}
+            ) USING (seed, step, group_id) ORDER BY seed, step, group_id, rollout_id"""
+        return select(con, query, max_rows=max_groups * 256)
+
+
+def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness) -> dict[str, float]:
+    reward_rows = rows.drop_columns(["seed", "step", "group_id"])
+    weights = harness.recipe.reward.weights
+    terms, score = score_rollouts(reward_rows, harness.terms, weights)
+    outcome: Floats = rows["outcome"].to_numpy().astype(np.float64)
+    tokens: Floats = rows["response_length"].to_numpy().astype(np.float64)
+    algorithm = harness.recipe.algorithm
+    spread = groups_with_spread(score, group)
+    kept = np.ones_like(spread)
+    if algorithm.filter_groups.enable:
+        kept = spread if algorithm.filter_groups.metric == "score" else groups_with_spread(outcome, group)
+    advantage = group_advantages(score, group, algorithm.adv_estimator, algorithm.norm_adv_by_std_in_grpo)
+    kept_rollouts = kept[group]
+    size = np.bincount(group)
+    all_fail = np.bincount(group, weights=outcome > 0) == 0
+    mean = np.bincount(group, weights=score) / size
+    std = np.sqrt(np.bincount(group, weights=(score - mean[group]) ** 2) / np.maximum(size - 1, 1))
+    total = max(float(tokens.sum()), 1.0)
+    measured = {
+        "signal_groups": float(spread.mean()),
+        "kept_groups": float(kept.mean()),
+        "kept_tokens": float(tokens[kept_rollouts].sum()) / total,
+        "signal_tokens": float(tokens[kept_rollouts & (advantage != 0)].sum()) / total,
+        "kept_all_fail": float(all_fail[kept].mean()) if kept.any() else 0.0,
+        "score/mean": float(score.mean()),
+        "score/std": float(std.mean()),
+        "advantage/abs_mean": float(np.abs(advantage[kept_rollouts]).mean()) if kept_rollouts.any() else 0.0,
+        "constant_offset": constant_offset(terms, weights),
+    }
+    agreement = order_agreement(score, outcome, group)
+    return measured if agreement is None else {**measured, "order_agreement": agreement}
+
+
+def order_agreement(score: Floats, outcome: Floats, group: NDArray[np.int64]) -> float | None:
+    """Share of within-group pairs with unequal outcome that ``score`` orders like ``outcome``; ties count half."""
+    agreed = pairs = 0.0
+    order = np.argsort(group, kind="stable")
+    for members in np.split(order, np.cumsum(np.bincount(group))[:-1]):
+        by_outcome = np.sign(outcome[members][:, None] - outcome[members][None, :])
+        by_score = np.sign(score[members][:, None] - score[members][None, :])
+        better = by_outcome > 0
+        pairs += float(better.sum())
+        agreed += float(((by_score[better] + 1) / 2).sum())
+    return agreed / pairs if pairs else None
+
+
+def constant_offset(terms: Mapping[str, Floats], weights: Mapping[str, float]) -> float:
+    """Part of the mean absolute weighted score that comes from terms with one value on CONSTANT_SHARE of rollouts."""
+    constant = total = 0.0
+    for name, weight in weights.items():
+        values, counts = np.unique(np.round(terms[name], 9), return_counts=True)
+        part = abs(weight) * float(np.abs(terms[name]).mean())
+        total += part
+        if counts.max() >= CONSTANT_SHARE * counts.sum():
+            constant += abs(weight) * abs(float(values[counts.argmax()]))
+    return constant / total if total else 0.0
+
+
+def _why_silent(factor: str) -> str:
+    return next((why for prefix, why in _SILENT.items() if factor.startswith(prefix)), "a replay says nothing about it")
