@@ -1,0 +1,151 @@
+"""The math domain: arithmetic from reasoning_gym, answered strictly as ``#<answer>``.
+
+A reply may work step by step first, as in ``4+7=11 11-5=6 #6``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count as counting
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from trainer.domains.answers import MARKER, REPLY_FEATURES, marked_answer, reply_features
+from trainer.domains.math.expressions import complex_parts, perturb, solve
+from trainer.domains.math.gym import Generator, generator
+from trainer.domains.math.problems import Problem, digest_of, draw
+from trainer.domains.math.tables import LEVELS, STYLES, WORDINGS
+from trainer.domains.splits import Split, interval, position, seeded
+from trainer.types import Demonstration, Domain, InputError, Judged, Message, Task
+
+GATE_TRIES = 10_000
+ROUND = 2_000
+
+
+def create(tasks_file: Path | None = None) -> Domain:
+    """The math domain; with a task file, over its tasks instead of generated ones."""
+    if tasks_file is None:
+        return MathDomain()
+    from trainer.domains.math.filed import FiledMathDomain
+
+    return FiledMathDomain(tasks_file)
+
+
+class MathDomain:
+    """Generated tasks; see ``trainer.types.Domain`` for the contract of each method."""
+
+    name = "math"
+    feature_names: tuple[str, ...] = REPLY_FEATURES
+    prompt_length_hint: int = 40
+
+    def tasks(self, split: Split, count: int, shard: int = 0) -> list[Task]:
+        """Raises InputError when the split's shard holds fewer than ``count`` distinct problems."""
+        problems = list(islice(draw(LEVELS, interval(split, shard), salt="tasks"), count))
+        if len(problems) < count:
+            raise InputError(
+                f"math has {len(problems)} distinct {split} tasks in shard {shard}, {count} were asked for: "
+                "ask for fewer, or widen the levels in trainer/domains/math/tables.py"
+            )
+        return [_task(problem, WORDINGS[problem.family].tasks) for problem in problems]
+
+    def gate_tasks(self, validation: Sequence[Task]) -> list[Task]:
+        """The structure of each task with other operands in another wording; the operands are
+        such that the problem's hash lies in the gate's own range."""
+        used: set[str] = set()
+        return [_task(_perturbed(task, used), WORDINGS[task.family].gate) for task in validation]
+
+    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
+        """Styles by the shares of STYLES, wordings (the gate's too) in equal shares."""
+        random = seeded("math demonstrations", str(seed))
+        styles = random.choices(list(STYLES), weights=list(STYLES.values()), k=count)
+        problems = islice(_train_problems(seed), count)
+        return [_demonstration(p, style, random) for p, style in zip(problems, styles, strict=True)]
+
+    def judge(self, task: Task, reply: str) -> Judged:
+        """Outcome 1.0 only if the extracted answer is the canonical one and reasoning_gym's scorer
+        gives it 1.0: that scorer alone pays part for a text that merely contains the answer."""
+        answer = marked_answer(reply)
+        right = answer == task.answer and _gym_score(task) == 1.0
+        return Judged(outcome=float(right), answer=answer, features=reply_features(reply, answer))
+
+    def observe(self, task: Task, turns: Sequence[str]) -> str | None:
+        return None
+
+
+def _task(problem: Problem, wordings: Sequence[str]) -> Task:
+    return Task(
+        id=problem.digest,
+        domain="math",
+        family=problem.family,
+        level=problem.level,
+        messages=_prompt(wordings[int(problem.digest[-8:], 16) % len(wordings)], problem.text),
+        answer=problem.answer,
+    )
+
+
+def _prompt(wording: str, text: str) -> tuple[Message, ...]:
+    return (Message(role="user", content=wording.format(e=text)),)
+
+
+def _expression(task: Task) -> str:
+    """The expression in a generated task's prompt."""
+    prompt = task.messages[-1].content
+    for wording in WORDINGS[task.family].tasks:
+        before, after = wording.split("{e}")
+        text = prompt.removeprefix(before).removesuffix(after)
+        if text and wording.format(e=text) == prompt and text[0] in "(-0123456789" and text[-1] in ")0123456789":
+            return text
+    raise ValueError(f"not a task of this domain: {prompt[:80]!r}")
+
+
+def _perturbed(task: Task, used: set[str]) -> Problem:
+    text, random = _expression(task), seeded("math gate", task.id)
+    largest = max(int(number) for number in re.findall(r"\d+", text))
+    for _ in range(GATE_TRIES):
+        changed = perturb(text, random, largest)
+        digest = digest_of(task.family, changed)
+        if digest not in used and position(digest) in interval("gate"):
+            used.add(digest)
+            return Problem(task.family, task.level, changed, solve(changed).answer, digest)
+    raise InputError(
+        f"math {task.family} level {task.level} has too few distinct gate problems of the form {text}: "
+        "ask for fewer validation tasks, or widen the level in trainer/domains/math/tables.py"
+    )
+
+
+def _train_problems(seed: int) -> Iterator[Problem]:
+    """Train problems without end: drawn anew every ROUND problems, so that small levels keep their share."""
+    for number in counting():
+        yield from islice(draw(LEVELS, interval("train"), salt=f"demonstrations {seed} {number}"), ROUND)
+
+
+def _demonstration(problem: Problem, style: str, random: Random) -> Demonstration:
+    wordings = WORDINGS[problem.family]
+    prompt = _prompt(random.choice(wordings.tasks + wordings.gate), problem.text)
+    return Demonstration(messages=prompt, reply=REPLIES[style](problem), style=style)
+
+
+def _direct(problem: Problem) -> str:
+    return f"{MARKER}{problem.answer}"
+
+
+def _steps(problem: Problem) -> str:
+    return " ".join([*solve(problem.text).steps, _direct(problem)])
+
+
+REPLIES: Mapping[str, Callable[[Problem], str]] = {"direct": _direct, "steps": _steps}
+"""How each style of STYLES writes its reply."""
+
+
+@cache
+def _scorer(family: str) -> Generator:
+    return generator(family)
+
+
+def _gym_score(task: Task) -> float:
+    """What reasoning_gym's scorer gives the task's own answer."""
+    metadata = {"result": complex_parts(task.answer)} if task.family == "complex_arithmetic" else {}
+    return _scorer(task.family).score_answer(task.answer, {"answer": task.answer, "metadata": metadata})

@@ -1,0 +1,90 @@
+"""Expressions: reading, solving step by step, and changing their operands.
+
+Two notations: integers with ``+ - *`` and brackets (``(3+-4)*5``), and two complex numbers
+(``(3+4i)-(1-2i)``). No spaces anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from random import Random
+from typing import NamedTuple
+
+_COMPLEX = re.compile(r"\((-?\d+)([+-]\d+)i\)([-+*])\((-?\d+)([+-]\d+)i\)")
+_OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+
+
+class Solution(NamedTuple):
+    """The equations that lead to an answer, in the order a person would write them."""
+
+    steps: tuple[str, ...]
+    answer: str
+
+
+def solve(text: str) -> Solution:
+    """Solve an expression. Raises ValueError for anything that is none."""
+    match = _COMPLEX.fullmatch(text)
+    return _solve_complex(*match.groups()) if match else _solve_integer(text)
+
+
+def complex_text(real: int, imaginary: int) -> str:
+    """``a+bi`` with both parts written out, also when zero."""
+    return f"{real}{imaginary:+d}i"
+
+
+def complex_parts(text: str) -> tuple[int, int]:
+    """Real and imaginary part of ``a+bi``. Raises ValueError for other text."""
+    match = re.fullmatch(r"(-?\d+)([+-]\d+)i", text)
+    if match is None:
+        raise ValueError(f"not a complex number: {text[:80]}")
+    return int(match[1]), int(match[2])
+
+
+def perturb(text: str, random: Random, largest: int) -> str:
+    """The same expression with every number replaced by one of as many digits and the same sign, at
+    most ``largest``, and never 0: a factor 0 would make the problem trivial."""
+
+    def other(match: re.Match[str]) -> str:
+        low = 10 ** (len(match[0]) - 1)
+        return str(random.randint(low, min(10 * low - 1, largest)))
+
+    return re.sub(r"\d+", other, text)
+
+
+def _step(left: int, operator: str, right: int) -> tuple[str, int]:
+    value = left + right if operator == "+" else left - right if operator == "-" else left * right
+    return f"{left}{operator}{right}={value}", value
+
+
+def _solve_integer(text: str) -> Solution:
+    steps: list[str] = []
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
+                return -number
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+                step, result = _step(value(left), _OPERATORS[type(operator)], value(right))
+                steps.append(step)
+                return result
+        raise ValueError(f"not an expression of integers with + - *: {text[:80]}")
+
+    try:
+        answer = value(ast.parse(text, mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError(f"not an expression of integers with + - *: {text[:80]}") from error
+    return Solution(tuple(steps), str(answer))
+
+
+def _solve_complex(a: str, b: str, operator: str, c: str, d: str) -> Solution:
+    parts = int(a), int(b), int(c), int(d)
+    if operator == "*":
+        (ac, x), (bd, y) = _step(parts[0], "*", parts[2]), _step(parts[1], "*", parts[3])
+        (ad, z), (bc, w) = _step(parts[0], "*", parts[3]), _step(parts[1], "*", parts[2])
+        (re_, real), (im, imaginary) = _step(x, "-", y), _step(z, "+", w)
+        return Solution((ac, bd, re_, ad, bc, im), complex_text(real, imaginary))
+    (first, real), (second, imaginary) = _step(parts[0], operator, parts[2]), _step(parts[1], operator, parts[3])
+    return Solution((first, second), complex_text(real, imaginary))
