@@ -1,0 +1,141 @@
+"""Child processes for jobs: quick to start, one thread each, and never left behind.
+
+A job must not outlive the process that launched it, ``kill -9`` included: two trainings would then
+share the cores, and a resumed run would write into the same directories. Each child therefore
+watches its launcher and takes its own process group down when the launcher is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import multiprocessing
+import multiprocessing.context
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from trainer.types import InputError
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Two computing threads per process cost up to 30 times under load; processes are the parallelism."""
+
+PRELOAD = ["torch", "pyarrow.parquet", "duckdb", "trainer.embedded.job"]
+"""Imported once by the fork server, so that a job starts in milliseconds instead of seconds."""
+
+
+class Child:
+    """A function running in a process of its own, with its output in ``log``."""
+
+    def __init__(self, target: Callable[..., None] | str, args: tuple[Any, ...], log: Path) -> None:
+        """Start ``target(*args)``, both picklable; ``log`` is overwritten.
+
+        A target given as ``module:function`` is imported by the child alone, so that the caller need
+        not load what the job needs.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        self.started = time.monotonic()
+        with _environment(ONE_THREAD):
+            self._process = _context().Process(target=_main, args=(target, args, log), daemon=False)
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None
+        return pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.exitcode
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def kill(self) -> None:
+        """Kill the child with the processes it started; returns when it is gone."""
+        # Before its first line has run, the child has no group of its own yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+
+    def log_tail(self, limit: int = 2000) -> str:
+        """The last ``limit`` characters of the log."""
+        try:
+            return self.log.read_text(encoding="utf-8", errors="replace")[-limit:].strip()
+        except FileNotFoundError:
+            return ""
+
+
+def wait_any(children: list[Child], timeout_s: float) -> None:
+    """Return when one of ``children`` has ended, or after ``timeout_s``."""
+    connection.wait([child._process.sentinel for child in children], timeout=timeout_s)
+
+
+def _context() -> multiprocessing.context.ForkServerContext | multiprocessing.context.SpawnContext:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the children that are started inside."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _main(target: Callable[..., None] | str, args: tuple[Any, ...], log: Path) -> None:
+    """First lines of a child: own session, log, watch; then ``target``."""
+    # A session of its own: Ctrl-C on the terminal asks the orchestrator to drain, not the jobs to
+    # stop, and one killpg reaches the rollout workers too.
+    os.setsid()
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    with log.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable()
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        (_resolve(target) if isinstance(target, str) else target)(*args)
+    except InputError as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def _die_with_parent() -> None:
+    # The pipe behind this belongs to the launcher, not to the fork server that forked us, and no
+    # sibling holds its other end: it closes exactly when the launcher is gone.
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    launcher.join()
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _resolve(name: str) -> Callable[..., None]:
+    module, function = name.split(":")
+    target: Callable[..., None] = getattr(importlib.import_module(module), function)
+    return target

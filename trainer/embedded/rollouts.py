@@ -1,0 +1,118 @@
+"""Episodes judged by the domain and scored by the harness, as columns of the rollout table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trainer.embedded.collect import concatenate, reply_of, token_means
+from trainer.embedded.sampler import Samples
+from trainer.reward import score_rollouts
+from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Domain, RewardTerm, Task
+
+Floats = NDArray[np.float64]
+
+_ARROW_TYPES = {"BIGINT": pa.int64(), "VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """N rollouts with what is known of them before advantages: ``columns`` holds the rollout table's
+    columns that do not depend on the step, the domain's features, and ``term_<name>``."""
+
+    samples: Samples
+    columns: pa.Table
+    outcome: Floats
+    score: Floats
+
+
+def episode_columns(domain: Domain, tasks: Sequence[Task], samples: Samples, max_response_length: int) -> pa.Table:
+    """The verifier's and the sampler's view of each episode, with the domain's features; ``tasks``
+    has one entry per episode."""
+    replies = [reply_of(turns) for turns in samples.turns]
+    verdicts = [domain.judge(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+    columns = {
+        "task_id": [task.id for task in tasks],
+        "family": [task.family for task in tasks],
+        "level": [task.level for task in tasks],
+        "prompt": ["\n".join(message.content for message in task.messages) for task in tasks],
+        "response": replies,
+        "answer": [task.answer for task in tasks],
+        "extracted": [verdict.answer for verdict in verdicts],
+        "outcome": [verdict.outcome for verdict in verdicts],
+        "response_length": samples.response_lengths,
+        "max_response_length": [max_response_length] * len(tasks),
+        "turns": [len(turns) for turns in samples.turns],
+        "truncated": [reason == "length" for reason in samples.stop_reasons],
+        "stop_reason": samples.stop_reasons,
+        "mean_logprob": token_means(samples.logprobs, samples.response_mask),
+        "entropy": token_means(samples.entropy, samples.response_mask),
+    }
+    features = {name: [verdict.features[name] for verdict in verdicts] for name in domain.feature_names}
+    return pa.table(
+        {name: pa.array(values, _ARROW_TYPES[ROLLOUT_COLUMNS[name]]) for name, values in columns.items()}
+        | {name: pa.array(values, pa.float64()) for name, values in features.items()}
+    )
+
+
+def judge_rollouts(
+    domain: Domain,
+    tasks: Sequence[Task],
+    samples: Samples,
+    max_response_length: int,
+    terms: Mapping[str, RewardTerm],
+    weights: Mapping[str, float],
+) -> Scored:
+    """Judge and score one batch; ``tasks`` has one entry per rollout.
+
+    Raises InputError for a reward term that cannot be evaluated (trainer.reward.score_rollouts).
+    """
+    table = episode_columns(domain, tasks, samples, max_response_length)
+    values, score = score_rollouts(table.select([*REWARD_COLUMNS, *domain.feature_names]), terms, weights)
+    for name, column in values.items():
+        table = table.append_column(f"term_{name}", pa.array(column, pa.float64()))
+    return Scored(samples, table, table["outcome"].to_numpy(), score)
+
+
+def merge(parts: Sequence[Scored]) -> Scored:
+    """The rollouts of several batches, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Scored(
+        concatenate([part.samples for part in parts]),
+        pa.concat_tables([part.columns for part in parts]),
+        np.concatenate([part.outcome for part in parts]),
+        np.concatenate([part.score for part in parts]),
+    )
+
+
+def rollout_table(
+    scored: Scored,
+    *,
+    version: str,
+    seed: int,
+    step: int,
+    group_index: NDArray[np.int64],
+    advantages: Floats,
+    kept: NDArray[np.bool_],
+) -> pa.Table:
+    """The full rollout table of one step; ids are unique within a run: version, seed, step, row."""
+    rows = len(scored.score)
+    prefix = f"{version}-s{seed}-{step:05d}"
+    added = {
+        "step": pa.array([step] * rows, pa.int64()),
+        "seed": pa.array([seed] * rows, pa.int64()),
+        "group_id": pa.array([f"{prefix}-g{group:04d}" for group in group_index]),
+        "rollout_id": pa.array([f"{prefix}-{row:05d}" for row in range(rows)]),
+        "score": pa.array(scored.score),
+        "advantage": pa.array(advantages),
+        "kept": pa.array(kept),
+    }
+    table = scored.columns
+    for name, column in added.items():
+        table = table.append_column(name, column)
+    return table
