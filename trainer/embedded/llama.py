@@ -169,7 +169,7 @@ class Decoder(nn.Module):
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """RMSNorm over the last dimension (arXiv 1910.07467, eq. 4)."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
 class LlamaPolicy:
