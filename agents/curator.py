@@ -24,7 +24,6 @@ def curate(inp: CurateInput, rules: Rules) -> CurateOutput:
         value=value_text(change),
         verdict=inp.verdict,
         delta=inp.delta,
-        version=inp.version,
         reason=reason,
     )
     outcome = _teaches(inp)

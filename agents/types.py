@@ -185,10 +185,7 @@ class BacktestInput(Record):
 
 
 class CurateInput(Record):
-    """``version`` is the candidate's; it keys the case."""
-
     domain: str
-    version: str = ""
     diagnosis: Diagnosis
     intervention: Intervention
     verdict: Verdict | Literal["refused", "failed"]
@@ -201,7 +198,8 @@ class CurateInput(Record):
 
 
 class CurateOutput(Record):
-    """The case to remember and the skill to write or merge, if it teaches one."""
+    """The case to remember (its ``version`` is left to the caller) and the skill to write or merge, if
+    it teaches one."""
 
     case: Case
     skill: SkillDraft | None

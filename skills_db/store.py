@@ -13,7 +13,7 @@ from pathlib import Path
 from skills_db.format import parse, render
 from skills_db.types import Evidence, Problem, Skill, SkillNote, balance, check_name
 
-SEED = Path(__file__).with_name("seed")
+SEED_DIR = Path(__file__).with_name("seed")
 FILE = "SKILL.md"
 
 
@@ -42,17 +42,19 @@ class SkillStore:
         """The skill of that name, or None."""
         return next((skill for skill in self.list() if skill.name == name), None)
 
-    def write(self, note: SkillNote | Mapping[str, object]) -> Path:
+    def write(self, note: SkillNote | Mapping[str, object], evidence_key: str) -> Path:
         """Write a new skill or merge evidence into an existing one; return its folder.
 
         It merges where ``merge_into`` says so, and where a skill of that name or with the same
-        trigger and factor exists: two skills never say the same. Writing the same note again
-        changes nothing. Raises ValueError (pydantic's) on a note that is not acceptable.
+        trigger and factor exists: two skills never say the same. ``evidence_key`` (run/version)
+        names the measurement: writing it again changes nothing. Raises ValueError (pydantic's) on
+        a note that is not acceptable.
         """
         note = SkillNote.model_validate(note)
         with self._locked():
             known = self._match(note)
-            skill = merge(known, note) if known else _new(note, self._free_name(note.name))
+            new = _evidence(note, evidence_key)
+            skill = merge(known, note, new) if known else _new(note, new, self._free_name(note.name))
             return self._save(skill)
 
     def search(self, query: str, limit: int = 10) -> Sequence[Skill]:
@@ -127,12 +129,11 @@ class SkillStore:
             yield
 
 
-def merge(skill: Skill, note: SkillNote) -> Skill:
-    """The skill with the note's evidence; the same (run, version) counts once, the newest text stays.
+def merge(skill: Skill, note: SkillNote, new: Evidence) -> Skill:
+    """The skill with one more piece of evidence; one of the same key is replaced.
 
     The value with the best record leads; the present one keeps its place on a tie.
     """
-    new = _evidence(note)
     evidence = (*(e for e in skill.evidence if e.key != new.key), new)
     evidence = tuple(sorted(evidence, key=lambda e: e.key))
     score = balance(evidence)
@@ -142,7 +143,7 @@ def merge(skill: Skill, note: SkillNote) -> Skill:
     return skill.model_copy(update={"evidence": evidence, "value": leads, "expected_effect": effect})
 
 
-def _new(note: SkillNote, name: str) -> Skill:
+def _new(note: SkillNote, evidence: Evidence, name: str) -> Skill:
     return Skill(
         name=name,
         description=note.description,
@@ -152,14 +153,13 @@ def _new(note: SkillNote, name: str) -> Skill:
         value=note.value,
         preconditions=note.preconditions,
         expected_effect=note.expected_effect,
-        source=note.source or note.run,
-        evidence=(_evidence(note),),
+        source=evidence.key,
+        evidence=(evidence,),
         body=note.body.strip(),
     )
 
 
-def _evidence(note: SkillNote) -> Evidence:
-    key = f"{note.run}/{note.version}"
+def _evidence(note: SkillNote, key: str) -> Evidence:
     return Evidence(key=key, domain=note.domain, outcome=note.outcome, value=note.value, text=note.evidence)
 
 

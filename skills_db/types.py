@@ -46,7 +46,7 @@ class Evidence(_Record):
 class SkillNote(_Record):
     """What is to be written: a new skill, or evidence for an existing one (``merge_into``).
 
-    The fields up to ``preconditions`` are those of a curator's draft; ``run`` and ``version`` key the evidence.
+    The fields are those of a curator's draft.
     """
 
     name: Name
@@ -61,9 +61,6 @@ class SkillNote(_Record):
     body: str
     merge_into: Name | None = None
     preconditions: tuple[str, ...] = ()
-    run: Annotated[str, Field(min_length=1)]
-    version: Annotated[str, Field(min_length=1)]
-    source: str = ""
 
 
 class Skill(_Record):
