@@ -13,7 +13,7 @@ from graph.report_types import Curve
 
 TOKENS = "tokens/total"
 METRICS = ("outcome/mean", "critic/score/mean", "response_length/mean", "actor/entropy", "signal/dead_groups")
-MAX_POINTS = 48
+MAX_POINTS = 32
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, float]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from agents.types import Prediction
 from graph import svg
@@ -52,7 +52,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"pct": pct, "pp": pp, "num": num, "duration": duration, "clip": clip, "difflines": diff_lines}
+    env.filters |= {
+        "pct": pct,
+        "pp": pp,
+        "num": num,
+        "duration": duration,
+        "clip": clip,
+        "difflines": diff_lines,
+        "dotted": dotted,
+    }
     env.globals |= {"marks": MARKS, "held": held, "arrow": {"up": "↑", "down": "↓"}}
     return env
 
@@ -102,7 +110,7 @@ def comparison(data: ReportData) -> dict[str, Any] | None:
         return None
     scale = svg.Scale.over(values, 5)
     return {
-        "rows": [(policy, svg.interval_row(marks, scale) if marks else "") for policy, marks in rows],
+        "rows": [(policy, svg.interval_row(marks, scale, 46) if marks else "") for policy, marks in rows],
         "axis": svg.axis_row(scale, [f"{100 * t:.3g} %" for t in scale.ticks]),
     }
 
@@ -174,6 +182,11 @@ def clip(text: str, limit: int = MAX_TEXT) -> str:
     if len(text) <= limit:
         return text
     return text[: limit - 1] + "…" if limit < 100 else f"{text[:limit]}\n… {len(text) - limit:,} more characters"
+
+
+def dotted(name: str) -> Markup:
+    """A dotted or slashed name that may break after its separators."""
+    return Markup(re.sub(r"([./_])", r"\1<wbr>", str(escape(name))))
 
 
 def diff_lines(diff: str) -> list[tuple[str, str]]:

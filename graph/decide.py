@@ -1,0 +1,229 @@
+"""Specialist calls: gather the typed input from the run, call, and record the decision.
+
+One Decision per call, by key (version, role): a call that was recorded before a crash is read back
+instead of being made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from agents.checklist import open_questions
+from agents.types import (
+    BacktestInput,
+    BacktestReport,
+    Case,
+    Check,
+    CurateInput,
+    CurateOutput,
+    Decision,
+    DesignInput,
+    DiagnoseInput,
+    Diagnosis,
+    Dropped,
+    Intervention,
+    SkillRef,
+)
+from graph.harnessing import Proposal, commit_candidate, replay_candidate
+from graph.state import Deps
+from graph.versions import Version, realised
+from trainer.gate import GateReport
+from trainer.types import HealthReport, Record
+
+if TYPE_CHECKING:
+    from skills_db.types import Skill
+
+Role = Literal["diagnostician", "designer", "backtester", "curator"]
+T = TypeVar("T", bound=Record)
+
+
+def _decide(
+    deps: Deps,
+    version: str,
+    role: Role,
+    name: str,
+    kind: type[T],
+    inputs: Mapping[str, str],
+    call: Callable[[], T | None],
+) -> T | None:
+    """Make the call once, save its output as ``<name>.json`` and record the decision; None is an answer too."""
+    start = time.monotonic()
+    output = deps.record.load(version, name, kind) if deps.record.saved(version, name) else call()
+    if output is not None:
+        deps.record.save(version, name, output)
+    decision = Decision(
+        id=f"{version}.{role}",
+        run_id=deps.run_id,
+        version=version,
+        role=role,
+        inputs=inputs,
+        output=output.model_dump(mode="json") if output else {},
+        rationale=_rationale(output),
+        model=deps.specialists.name,
+        duration_s=time.monotonic() - start,
+    )
+    deps.record.append("decisions", decision.id, decision.model_dump(mode="json"))
+    return output
+
+
+def _given(output: T | None) -> T:
+    """For the roles that must answer."""
+    if output is None:
+        raise TypeError("a specialist returned nothing where an answer is required")
+    return output
+
+
+def _rationale(output: Record | None) -> str:
+    match output:
+        case Diagnosis():
+            return output.hypothesis
+        case Intervention():
+            return output.rationale
+        case BacktestReport():
+            return "; ".join(output.reasons) or "all checks passed"
+        case CurateOutput():
+            return output.note
+    return "no untried idea is left for this situation"
+
+
+def cases_of(deps: Deps) -> tuple[Case, ...]:
+    return tuple(
+        Case.model_validate({k: v for k, v in entry.items() if k != "key"}) for entry in deps.record.entries("cases")
+    )
+
+
+def skill_refs(deps: Deps) -> tuple[SkillRef, ...]:
+    return tuple(_ref(skill) for skill in deps.skills.list())
+
+
+def _ref(skill: Skill) -> SkillRef:
+    return SkillRef(
+        name=skill.name,
+        description=skill.description,
+        domains=skill.domains,
+        trigger=skill.trigger,
+        factor=skill.factor,
+        value=skill.value,
+        wins=skill.wins,
+        losses=skill.losses,
+        body=skill.body,
+    )
+
+
+def diagnose(deps: Deps, candidate: str, champion: str) -> Diagnosis:
+    version = deps.record.load(champion, "version", Version)
+    harness = deps.harness.load(version.harness_commit)
+    report = deps.record.load(champion, "health", HealthReport)
+    parent = version.parent if deps.record.saved(version.parent, "health") else None
+    inp = DiagnoseInput(
+        domain=deps.config.run.domain,
+        report=report,
+        recipe=harness.recipe,
+        procedure=harness.procedure,
+        parent_report=deps.record.load(parent, "health", HealthReport) if parent else None,
+        cases=cases_of(deps),
+    )
+    inputs = {"health": f"versions/{champion}/health.json", "harness": version.harness_commit}
+    return _given(
+        _decide(
+            deps, candidate, "diagnostician", "diagnosis", Diagnosis, inputs, lambda: deps.specialists.diagnose(inp)
+        )
+    )
+
+
+def design(deps: Deps, candidate: str, champion: str) -> Intervention | None:
+    """The designer's intervention, committed to the harness; None when it has no untried idea."""
+    version = deps.record.load(champion, "version", Version)
+    harness = deps.harness.load(version.harness_commit)
+    diagnosis = deps.record.load(candidate, "diagnosis", Diagnosis)
+    inp = DesignInput(
+        domain=deps.config.run.domain,
+        diagnosis=diagnosis,
+        recipe=harness.recipe,
+        terms=tuple(harness.terms),
+        cases=cases_of(deps),
+        skills=skill_refs(deps),
+    )
+    inputs = {"diagnosis": f"{candidate}.diagnostician", "harness": version.harness_commit}
+    idea = _decide(
+        deps, candidate, "designer", "intervention", Intervention, inputs, lambda: deps.specialists.design(inp)
+    )
+    if idea is None:
+        return None
+    for number, dropped in enumerate(idea.dropped):
+        _search(deps, f"{candidate}.dropped.{number}", candidate, dropped)
+    commit_candidate(deps, candidate, version, diagnosis, idea)
+    return idea
+
+
+def _search(deps: Deps, key: str, version: str, dropped: Dropped) -> None:
+    deps.record.append("search", key, {"version": version, **dropped.model_dump(mode="json")})
+
+
+def backtest(deps: Deps, candidate: str, champion: str) -> BacktestReport:
+    """The backtester's checks; an open question of the checklist refuses the training as well."""
+    parent = deps.record.load(champion, "version", Version)
+    diagnosis = deps.record.load(candidate, "diagnosis", Diagnosis)
+    idea = deps.record.load(candidate, "intervention", Intervention)
+    proposal = deps.record.load(candidate, "proposal", Proposal)
+    diff = deps.harness.diff(parent.harness_commit, proposal.commit) if proposal.commit else None
+    inp = BacktestInput(
+        domain=deps.config.run.domain,
+        intervention=idea,
+        signature=diagnosis.signature,
+        actual_factors=diff.factors if diff else (),
+        paths=diff.paths if diff else (),
+        config_error=proposal.error,
+        replay=replay_candidate(deps, champion, parent, proposal) if proposal.commit else None,
+        cases=cases_of(deps),
+    )
+
+    def call() -> BacktestReport:
+        report = deps.specialists.backtest(inp)
+        questions = open_questions(diagnosis, idea, report)
+        if not questions or report.verdict == "refuse":
+            return report
+        check = Check(name="checklist", passed=False, detail="open: " + ", ".join(questions))
+        return report.model_copy(
+            update={"verdict": "refuse", "checks": (*report.checks, check), "reasons": (check.detail,)}
+        )
+
+    inputs = {"intervention": f"{candidate}.designer", "harness": proposal.commit or "none"}
+    return _given(_decide(deps, candidate, "backtester", "backtest", BacktestReport, inputs, call))
+
+
+def curate(deps: Deps, candidate: str, verdict: str) -> CurateOutput:
+    """Case and skill of a finished version; the case key is the version, so it is written once."""
+    record = deps.record
+    version = record.load(candidate, "version", Version) if record.saved(candidate, "version") else None
+    gate = record.load(candidate, "gate", GateReport) if record.saved(candidate, "gate") else None
+    idea = record.load(candidate, "intervention", Intervention)
+    change = None
+    if gate and version:
+        change = realised(
+            idea.prediction.metric,
+            record.load(candidate, "health", HealthReport),
+            record.load(version.parent, "health", HealthReport),
+        )
+    inp = CurateInput(
+        domain=deps.config.run.domain,
+        diagnosis=record.load(candidate, "diagnosis", Diagnosis),
+        intervention=idea,
+        verdict=verdict,
+        delta=gate.delta if gate else None,
+        ci=(gate.ci_low, gate.ci_high) if gate and gate.ci_low is not None and gate.ci_high is not None else None,
+        seeds=gate.n_seeds if gate else 0,
+        realised=change,
+        skills=skill_refs(deps),
+    )
+    inputs = {"gate": f"versions/{candidate}/gate.json", "intervention": f"{candidate}.designer"}
+    output = _given(
+        _decide(deps, candidate, "curator", "curation", CurateOutput, inputs, lambda: deps.specialists.curate(inp))
+    )
+    case = output.case.model_copy(update={"version": candidate})
+    record.append("cases", candidate, case.model_dump(mode="json"))
+    if output.skill:
+        deps.skills.write(output.skill.model_dump(), evidence_key=f"{deps.run_id}/{candidate}")
+    return output

@@ -1,0 +1,197 @@
+"""Open a run, put its services together and drive the machine to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graph import session
+from graph.clock import Clock
+from graph.config import Resolved, RunConfig
+from graph.progress import Progress, console
+from graph.record import RunRecord
+from trainer.types import InputError
+
+if TYPE_CHECKING:
+    from graph.state import Deps
+
+RECURSION_LIMIT = 100_000
+SPECIALISTS: dict[str, str] = {"playbook": "a table of rules, offline"}
+
+
+@dataclass(frozen=True)
+class Start:
+    """Make a new run in ``root``."""
+
+    root: Path
+    resolved: Resolved
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with the run in ``root``; budgets are totals, None keeps the saved ones."""
+
+    root: Path
+    minutes: float | None
+    versions: int | None
+
+
+def check(resolved: Resolved) -> None:
+    """What can be said to be wrong before anything is made: names, task file, checkpoint, recipe."""
+    config = resolved.config
+    from graph.services import BACKENDS
+
+    for key, value, known in (
+        ("run.backend", config.run.backend, BACKENDS),
+        ("run.specialists", config.run.specialists, SPECIALISTS),
+    ):
+        if value not in known:
+            origin = resolved.origins[key]
+            raise InputError(f"{origin}: {key}: unknown name '{value}'; known: {', '.join(known)}")
+    if config.evaluation.validation < config.gate.min_varying_tasks:
+        raise InputError(
+            f"{resolved.origins['evaluation.validation']}: evaluation.validation: {config.evaluation.validation} tasks can never "
+            f"promote anything, the gate wants gate.min_varying_tasks = {config.gate.min_varying_tasks}; raise the first"
+        )
+    from trainer.domains import load_domain
+
+    domain = load_domain(config.run.domain, Path(config.run.tasks) if config.run.tasks else None)
+    if config.run.tasks:
+        domain.tasks("validation", config.evaluation.validation)
+    if config.run.policy:
+        from trainer.embedded.policy import load_policy
+
+        load_policy(Path(config.run.policy))
+
+
+def plan(resolved: Resolved, root: Path) -> str:
+    """What ``--dry-run`` says would happen."""
+    c = resolved.config
+    start = c.run.policy or f"the default policy, warm-started with {c.warm_start.steps} steps"
+    return (
+        f"# would make {root}: domain {c.run.domain}, backend {c.run.backend}, specialists {c.run.specialists}\n"
+        f"# policy: {start}\n"
+        f"# baseline: {c.trainer.seeds} seeds × {c.trainer.token_budget} tokens; then up to {c.run.versions} candidate "
+        f"versions ({c.gate.screen_seeds} seeds to screen, {c.gate.promote_seeds} to promote) within {c.run.minutes:g} min\n"
+        f"# suites: {c.evaluation.validation} validation, as many gate and {c.evaluation.sealed} sealed tasks × {c.evaluation.k}"
+    )
+
+
+def drive(action: Start | Resume, *, as_json: bool) -> int:
+    """Run to the end of the machine; returns the exit code. Raises Locked when another process has the run."""
+    progress = console(as_json)
+    if isinstance(action, Start):
+        check(action.resolved)
+    with session.locked(action.root):
+        from graph.build import NODES
+
+        names = tuple(NODES)
+        if isinstance(action, Start):
+            manifest = session.create(action.root, action.resolved, names)
+            config, options = action.resolved.config, action.resolved.chosen("recipe")
+        else:
+            manifest, saved = session.reopen(action.root, names)
+            config, options = _with_budget(saved.config, action), saved.chosen("recipe")
+        return _loop(action, manifest.run_id, config, options, progress, as_json)
+
+
+def _with_budget(config: RunConfig, action: Resume) -> RunConfig:
+    given = {"minutes": action.minutes, "versions": action.versions}
+    update = {k: v for k, v in given.items() if v is not None}
+    return config.model_copy(update={"run": config.run.model_copy(update=update)})
+
+
+def _loop(
+    action: Start | Resume,
+    run_id: str,
+    config: RunConfig,
+    options: Mapping[str, Any],
+    progress: Progress,
+    as_json: bool,
+) -> int:
+    from langgraph.errors import GraphDrained
+    from langgraph.runtime import RunControl
+
+    from graph.build import build
+    from graph.services import JobRunner, make_trainer
+
+    root = action.root
+    clock = Clock(root / "clock.json")
+    parallel = config.trainer.parallel or os.cpu_count() or 1
+    jobs = JobRunner(make_trainer(config.run.backend, parallel), clock, progress, parallel)
+    deps = make_deps(root, run_id, config, options, jobs, progress)
+    control = RunControl()
+    session.set_status(root, "running")
+    progress.say("run", f"{root.name}: domain {config.run.domain}, seed {config.run.seed}, {config.run.minutes:g} min")
+    try:
+        with session.checkpoints(root) as saver, session.draining(control, progress.say):
+            machine = build(saver)
+            where: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": RECURSION_LIMIT}
+            state = machine.get_state(where)
+            first: Any = None if state.created_at else {}
+            if isinstance(action, Resume) and state.created_at and not state.next:
+                machine.update_state(where, {"stop": ""}, as_node="curate")  # the report was made: go on searching
+            machine.invoke(first, where, context=deps, durability="sync", control=control)
+    except GraphDrained:
+        session.set_status(root, "interrupted")
+        progress.say("run", f"stopped; to go on: python -m graph.run --resume {root}")
+        return 130
+    except KeyboardInterrupt:
+        session.set_status(root, "interrupted")
+        progress.say("run", f"stopped at once; to go on: python -m graph.run --resume {root}")
+        return 130
+    except RuntimeError as err:
+        session.set_status(root, "failed", str(err))
+        print(f"error: {err}", file=sys.stderr)
+        return 1
+    finally:
+        jobs.close()
+        clock.save()
+    session.set_status(root, "done")
+    return _finish(root, progress, as_json)
+
+
+def _finish(root: Path, progress: Progress, as_json: bool) -> int:
+    from graph.record import read_record
+    from graph.summary import Summary, render_table
+
+    summary = read_record(root / "summary.json", Summary)
+    if as_json:
+        print(json.dumps(summary.model_dump(mode="json"), ensure_ascii=False))
+    else:
+        render_table(summary, root, sys.stdout)
+    return 0
+
+
+def make_deps(
+    root: Path, run_id: str, config: RunConfig, options: Mapping[str, Any], jobs: Any, progress: Progress
+) -> Deps:
+    """Services of a run; the harness repository is made here on the first start."""
+    from agents.playbook import Playbook, load_rules
+    from graph.state import Deps
+    from skills_db.store import SEED_DIR, SkillStore
+    from trainer import seed_harness
+    from trainer.domains import load_domain
+    from trainer.harness import HarnessRepo
+
+    harness = HarnessRepo.create(
+        root / "harness", Path(seed_harness.__file__).parent, {k: options[k] for k in sorted(options)}, run_id
+    )
+    harness.check_clean()
+    return Deps(
+        run_id=run_id,
+        config=config,
+        record=RunRecord(root, writable=True),
+        domain=load_domain(config.run.domain, Path(config.run.tasks) if config.run.tasks else None),
+        harness=harness,
+        specialists=Playbook(load_rules()),
+        jobs=jobs,
+        skills=SkillStore([root / "skills", SEED_DIR]),
+        say=progress.say,
+        elapsed=jobs.clock.elapsed,
+    )

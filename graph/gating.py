@@ -1,0 +1,114 @@
+"""The gate's turn: which seeds are needed, what it is given, and what its verdict does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agents.types import Intervention
+from graph import harnessing
+from graph.state import Deps, LoopState
+from graph.versions import Version, evaluations, proxy_scores, results_of, seeds_of
+from trainer.gate import Arm, GateInput, GateReport, judge
+
+
+def wanted(deps: Deps, state: LoopState) -> Sequence[tuple[str, int]]:
+    """(version, seeds) to train: the candidate's, and the champion's where it has fewer than asked."""
+    champion = state["champion"]
+    parent_seeds = max(state.get("parent_seeds", 0), seeds_of(deps.record, champion))
+    return [(champion, parent_seeds), (state["candidate"], state["seeds"])]
+
+
+def judge_candidate(deps: Deps, state: LoopState) -> GateReport | str:
+    """The gate's report on the seeds so far, or why the candidate's training failed."""
+    candidate, champion = state["candidate"], state["champion"]
+    if failure := results_of(deps, candidate).failure:
+        return failure
+    version = deps.record.load(candidate, "version", Version)
+    harness = deps.harness.load(version.harness_commit)
+    looks = [
+        GateReport.model_validate(e["gate"])
+        for e in deps.record.entries("ledger")
+        if e["kind"] == "verdict" and e["gate"] and e["version"] != candidate
+    ]
+    seeds = state["seeds"]
+    arms = [
+        Arm(
+            version=v,
+            validation=evaluations(deps.record, v, n, "validation"),
+            gate=evaluations(deps.record, v, n, "gate"),
+            proxy=proxy_scores(deps, v, n, harness),
+        )
+        for v, n in ((champion, seeds_of(deps.record, champion)), (candidate, seeds))
+    ]
+    inp = GateInput(
+        parent=arms[0],
+        candidate=arms[1],
+        index=len(looks),
+        spent=tuple(look.spent for look in looks),
+        pool=tuple(spread for look in looks for spread in (look.parent_spread, look.spread) if spread),
+    )
+    report = judge(inp, deps.config.gate)
+    deps.record.save(candidate, f"gate-{seeds}-seeds", report)
+    return report
+
+
+def settle(deps: Deps, state: LoopState, report: GateReport | None, failure: str) -> None:
+    """Write a final verdict: git first (idempotent), then the version's file, then the ledger."""
+    candidate = state["candidate"]
+    idea = deps.record.load(candidate, "intervention", Intervention)
+    metrics = metrics_of(report) if report else {"verdict": "failed", "reason": failure}
+    commit = ""
+    if report and report.verdict == "promoted":
+        commit = harnessing.promote(deps, candidate, idea, report, metrics)
+    else:
+        verdict = report.verdict if report else "failed"
+        harnessing.retire(deps, candidate, verdict, "; ".join(report.reasons) if report else failure, metrics)
+    if report:
+        deps.record.save(candidate, "gate", report)
+    enter_verdict(deps, candidate, report.verdict if report else "failed", report, failure, commit)
+
+
+def enter_verdict(
+    deps: Deps, candidate: str, verdict: str, gate: GateReport | None, reason: str, merge_commit: str
+) -> None:
+    version = deps.record.load(candidate, "version", Version)
+    entry = {
+        "kind": "verdict",
+        "version": candidate,
+        "parent": version.parent,
+        "factor": version.factor,
+        "title": version.title,
+        "harness_commit": version.harness_commit,
+        "merge_commit": merge_commit,
+        "verdict": verdict,
+        "gate": gate.model_dump(mode="json") if gate else None,
+        "reasons": list(gate.reasons) if gate else [reason],
+    }
+    deps.record.append("ledger", f"{candidate}.verdict", entry)
+
+
+def metrics_of(report: GateReport) -> Mapping[str, object]:
+    return {
+        "verdict": report.verdict,
+        "delta": report.delta,
+        "ci": [report.ci_low, report.ci_high],
+        "p": report.p,
+        "mde": report.mde,
+        "seeds": report.n_seeds,
+    }
+
+
+def line(candidate: str, report: GateReport) -> str:
+    """One line for a person: verdict or what is missing, delta with interval, least detectable effect."""
+    delta = "" if report.delta is None else f" {100 * report.delta:+.1f} pp"
+    if report.ci_low is not None and report.ci_high is not None:
+        delta += f" (95 % interval {100 * report.ci_low:+.1f} to {100 * report.ci_high:+.1f})"
+    mde = "" if report.mde is None else f"; detectable from {100 * report.mde:.1f} pp"
+    word = report.verdict if report.status == "final" else "no verdict yet"
+    return f"{candidate}: {word}{delta}{mde}; {report.reasons[0]}"
+
+
+def refuse(deps: Deps, candidate: str, reasons: Sequence[str]) -> None:
+    """A design that the backtest refused: kept in git and in the ledger, never trained."""
+    harnessing.retire(deps, candidate, "refused", "; ".join(reasons), {"verdict": "refused", "reasons": list(reasons)})
+    enter_verdict(deps, candidate, "refused", None, "; ".join(reasons), "")

@@ -1,0 +1,141 @@
+"""The nodes: read the state, call those who know, return what changed.
+
+A node that is killed runs again from its first line, so each step asks first what is already done:
+jobs and evaluations are answered from disk, commits by their trailers, entries by their key.
+"""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+
+from graph import decide, gating, reporting, routing, setup, versions
+from graph.state import Deps, LoopState
+from graph.versions import BASE, BASELINE, Version, version_id
+
+
+def prepare(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Harness repository, frozen suites, base policy."""
+    deps = runtime.context
+    setup.make_suites(deps)
+    setup.make_base_policy(deps)
+    return {
+        "champion": BASELINE,
+        "next_version": 1,
+        "trained": 0,
+        "refused": 0,
+        "stop": "",
+        "verdict": "",
+        "reports": 0,
+    }
+
+
+def baseline(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Train and judge the harness as it is, on all baseline seeds: the noise floor comes from here."""
+    deps = runtime.context
+    seeds = deps.config.trainer.seeds
+    commit = deps.harness.head()
+    deps.record.save(BASELINE, "version", Version(id=BASELINE, parent=BASE, harness_commit=commit, title="reference"))
+    versions.train_seeds(deps, [(BASELINE, seeds)])
+    if failure := versions.results_of(deps, BASELINE).failure:
+        raise RuntimeError(f"the baseline could not be trained: {failure}; its log is under versions/{BASELINE}/")
+    versions.evaluate_seeds(deps, [(BASE, 1)], ["validation"])
+    versions.evaluate_seeds(deps, [(BASELINE, seeds)], ["validation", "gate"])
+    health = versions.health_of(deps, BASELINE, None)
+    reporting.enter_baseline(deps, health)
+    return {"seeds": seeds}
+
+
+def diagnose(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """One bottleneck of the champion; the coming version's folder holds the diagnosis."""
+    deps = runtime.context
+    candidate = version_id(state["next_version"])
+    diagnosis = decide.diagnose(deps, candidate, state["champion"])
+    deps.say(
+        "diagnose",
+        f"{candidate}: {diagnosis.bottleneck} ({diagnosis.layer}, {diagnosis.severity}): {diagnosis.hypothesis}",
+    )
+    return {"candidate": candidate, "verdict": "", "seeds": 0}
+
+
+def design(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """One single-factor intervention, committed on a branch of its own."""
+    deps = runtime.context
+    intervention = decide.design(deps, state["candidate"], state["champion"])
+    if intervention is None:
+        return {"stop": "no untried idea is left for this situation"}
+    p = intervention.prediction
+    deps.say(
+        "design", f"{state['candidate']}: {intervention.title}; predicts {p.metric} {p.direction} by {p.min_effect:g}"
+    )
+    return {}
+
+
+def backtest(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Checks and matched replay before any training; the checklist must be closed."""
+    deps = runtime.context
+    report = decide.backtest(deps, state["candidate"], state["champion"])
+    deps.say("backtest", f"{state['candidate']}: {report.verdict}" + "".join(f"; {r}" for r in report.reasons))
+    if report.verdict == "refuse":
+        gating.refuse(deps, state["candidate"], report.reasons)
+        return {"verdict": "refused"}
+    return {"seeds": deps.config.gate.screen_seeds, "parent_seeds": 0}
+
+
+def train(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Train the candidate's seeds, and the champion's where the gate asked for more of them."""
+    versions.train_seeds(runtime.context, gating.wanted(runtime.context, state))
+    return {}
+
+
+def evaluate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Validation and gate suites on the fixed protocol, then the candidate's health report."""
+    deps = runtime.context
+    if not versions.results_of(deps, state["candidate"]).failure:
+        versions.evaluate_seeds(deps, gating.wanted(deps, state), ["validation", "gate"])
+        versions.health_of(deps, state["candidate"], state["champion"])
+    return {}
+
+
+def gate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """The verdict, or the number of seeds the gate still needs; a final verdict is written to git."""
+    deps = runtime.context
+    report = gating.judge_candidate(deps, state)
+    if isinstance(report, str):
+        deps.say("gate", f"{state['candidate']}: failed: {report}")
+        gating.settle(deps, state, None, report)
+        return {"verdict": "failed"}
+    deps.say("gate", gating.line(state["candidate"], report))
+    if report.status == "needs_seeds":
+        return {
+            "seeds": report.n_seeds + report.need_seeds,
+            "parent_seeds": report.n_parent_seeds + report.need_parent_seeds,
+        }
+    gating.settle(deps, state, report, "")
+    champion = state["candidate"] if report.verdict == "promoted" else state["champion"]
+    return {"verdict": report.verdict, "champion": champion}
+
+
+def curate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """What was learned, and whether there is room for another version."""
+    deps = runtime.context
+    output = decide.curate(deps, state["candidate"], state["verdict"])
+    deps.say("curate", f"{state['candidate']}: {output.note}")
+    refused = state["refused"] + 1 if state["verdict"] == "refused" else 0
+    trained = state["trained"] + (state["verdict"] != "refused")
+    stop = routing.stop_reason(
+        trained=trained,
+        versions=deps.config.run.versions,
+        refused=refused,
+        elapsed_s=deps.elapsed(),
+        next_s=setup.next_version_seconds(deps),
+        minutes=deps.config.run.minutes,
+    )
+    return {"next_version": state["next_version"] + 1, "trained": trained, "refused": refused, "stop": stop}
+
+
+def report(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Open a fresh sealed shard, measure warm start, baseline and champion on it, write the report."""
+    deps = runtime.context
+    deps.say("report", state["stop"])
+    reporting.make_report(deps, state)
+    return {"reports": state["reports"] + 1}

@@ -1,0 +1,162 @@
+"""One process's hold on a run: folder, lock, manifest, checkpoints, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+from graph.config import Resolved, dump, resolve
+from graph.record import read_record, write_atomic
+from graph.state import schema_hash
+from trainer.types import SCHEMA_VERSION, InputError, Record
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.runtime import RunControl
+
+Status = Literal["running", "done", "interrupted", "failed"]
+
+
+class Locked(Exception):
+    """Another process holds the run."""
+
+
+class Manifest(Record):
+    """What a run is: written when it is made, with the fingerprint of the machine that runs it."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    name: str
+    created: str
+    machine_hash: str
+    """Hash of node names and state fields."""
+
+
+class StatusFile(Record):
+    status: Status
+    pid: int
+    message: str = ""
+
+
+def run_dir(runs_dir: Path, name: str) -> Path:
+    if not name or name != Path(name).name or name.startswith("."):
+        raise InputError(f"run.name: '{name}' is not a plain folder name; use letters, digits, dots and dashes")
+    return runs_dir / name
+
+
+def find_run(text: str, runs_dir: Path) -> Path:
+    """A run by path or by name below ``runs_dir``."""
+    for candidate in (Path(text), runs_dir / text):
+        if (candidate / "manifest.json").is_file():
+            return candidate
+    known = sorted(p.parent.name for p in runs_dir.glob("*/manifest.json"))
+    raise InputError(f"{text}: no such run; known in {runs_dir}: {', '.join(known) or 'none'}")
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the run exclusively; the kernel drops the lock of a dead process."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            file.seek(0)
+            raise Locked(f"{root}: in use by process {file.read().strip() or '?'}; wait for it or stop it") from err
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def create(root: Path, resolved: Resolved, node_names: tuple[str, ...]) -> Manifest:
+    """Make a new run's folder: manifest last, so that a half-made one is not taken for a run."""
+    config = resolved.config
+    digest = hashlib.sha256(f"{root.name}|{config.model_dump_json()}".encode()).hexdigest()[:12]
+    manifest = Manifest(
+        run_id=f"{root.name}-{digest}",
+        name=root.name,
+        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        machine_hash=schema_hash(node_names),
+    )
+    write_atomic(root / "config.toml", dump(resolved))
+    write_atomic(root / "config.origins.json", json.dumps(dict(resolved.origins), indent=1, sort_keys=True) + "\n")
+    write_atomic(root / "manifest.json", manifest.model_dump_json(indent=1) + "\n")
+    return manifest
+
+
+def reopen(root: Path, node_names: tuple[str, ...]) -> tuple[Manifest, Resolved]:
+    """Manifest and saved configuration of a run. Refuses one written by a machine of another shape."""
+    manifest = read_record(root / "manifest.json", Manifest)
+    if manifest.machine_hash != schema_hash(node_names):
+        raise InputError(
+            f"{root / 'manifest.json'}: machine_hash differs: another version of EvoTrainer wrote this run; "
+            "resume it with that version, or start a new run"
+        )
+    resolved = resolve(root / "config.toml", {}, {}, {})
+    try:
+        origins = json.loads((root / "config.origins.json").read_bytes())
+    except (OSError, ValueError) as err:
+        raise InputError(f"{root / 'config.origins.json'}: damaged ({err}); restore it from a copy of the run") from err
+    return manifest, Resolved(config=resolved.config, origins=origins)
+
+
+def set_status(root: Path, status: Status, message: str = "") -> None:
+    value = StatusFile(status=status, pid=os.getpid(), message=message)
+    write_atomic(root / "status.json", value.model_dump_json() + "\n")
+
+
+@contextlib.contextmanager
+def checkpoints(root: Path) -> Iterator[SqliteSaver]:
+    """The LangGraph checkpointer of a run; the state holds plain values only, so nothing else is unpacked."""
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    path = root / "checkpoints.sqlite"
+    connection = sqlite3.connect(path, check_same_thread=False)
+    try:
+        with contextlib.closing(connection):
+            connection.execute("PRAGMA quick_check")
+            yield SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    except sqlite3.DatabaseError as err:
+        raise InputError(
+            f"{path}: damaged ({err}); restore it from a copy, or move it away and --resume: finished work is kept"
+        ) from err
+
+
+@contextlib.contextmanager
+def draining(control: RunControl, say: Any) -> Iterator[None]:
+    """First SIGINT or SIGTERM: finish the node and stop. A second one: stop now (finished jobs are kept)."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if control.drain_requested:
+            raise KeyboardInterrupt
+        control.request_drain(name)
+        say("run", f"{name}: stopping after this node; once more to stop at once")
+
+    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def fresh_name(runs_dir: Path, domain: str, seed: int) -> str:
+    """``math-seed0``, then ``math-seed0-2`` …"""
+    stem = f"{domain}-seed{seed}"
+    taken = {p.name for p in runs_dir.glob(f"{stem}*")} if runs_dir.exists() else set()
+    if stem not in taken:
+        return stem
+    return next(f"{stem}-{i}" for i in range(2, 10**6) if f"{stem}-{i}" not in taken)

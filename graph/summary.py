@@ -1,0 +1,141 @@
+"""The outcome of a run: one JSON object for machines, one table for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+from trainer.types import Record
+
+BADGE = {
+    "promoted": "bold green",
+    "rejected": "red",
+    "invalid": "bold red",
+    "refused": "yellow",
+    "failed": "bold red",
+    "undecided": "cyan",
+}
+
+
+class Score(Record):
+    """A mean over training seeds with its 95 % interval, over ``n`` tasks."""
+
+    mean: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+
+class PolicySummary(Record):
+    """One policy; ``checkpoint`` is its seed with the best validation score, scores are means over seeds."""
+
+    version: str
+    checkpoint: str
+    validation: Score | None
+    sealed: Score | None
+    sealed_pass_at_k: float | None = None
+
+
+class VersionSummary(Record):
+    version: str
+    parent: str
+    factor: str
+    title: str
+    prediction: str
+    realised: float | None
+    verdict: str
+    delta: float | None
+    ci_low: float | None
+    ci_high: float | None
+    mde: float | None
+    seeds: int
+    reasons: tuple[str, ...]
+    harness_commit: str
+
+
+class Summary(Record):
+    """What ``--json`` prints. ``learned`` and ``gain`` are paired differences on sealed tasks:
+    baseline − warm start and champion − baseline. ``orchestration_share`` is wall time outside
+    training and evaluation over wall time; ``peak_rss_mb`` the largest process."""
+
+    run: str
+    domain: str
+    seed: int
+    status: str
+    stop: str
+    warm_start: PolicySummary
+    baseline: PolicySummary
+    champion: PolicySummary
+    learned: Score
+    gain: Score
+    versions: tuple[VersionSummary, ...]
+    harness: str
+    report: str
+    diagnostics_added: tuple[str, ...]
+    skills_added: tuple[str, ...]
+    wall_s: float
+    train_s: float
+    orchestration_share: float
+    peak_rss_mb: float
+
+
+def percent(score: Score | None) -> str:
+    """``53.1 % (50.2 to 56.0)``."""
+    if score is None:
+        return "–"
+    return f"{100 * score.mean:.1f} % ({100 * score.ci_low:.1f} to {100 * score.ci_high:.1f})"
+
+
+def points(mean: float | None, low: float | None, high: float | None) -> str:
+    """``+4.2 pp (+1.0 to +7.4)``."""
+    if mean is None:
+        return "–"
+    if low is None or high is None:
+        return f"{100 * mean:+.1f} pp"
+    return f"{100 * mean:+.1f} pp ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
+    """Versions, champion against baseline on sealed tasks, and the commands to go on."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(file=stream, width=None if stream.isatty() else 150, highlight=False)
+    table = Table(title=f"versions of {escape(summary.run)}", title_justify="left")
+    for column in ("version", "change", "prediction", "came out at", "delta, 95 % interval", "verdict"):
+        table.add_column(column, overflow="fold")
+    for v in summary.versions:
+        style = BADGE.get(v.verdict, "")
+        verdict = f"[{style}]{v.verdict}[/]" if style else v.verdict
+        realised = "–" if v.realised is None else f"{v.realised:+.3f}"
+        cells = [f"{v.version} ← {v.parent}", v.title, v.prediction, realised, points(v.delta, v.ci_low, v.ci_high)]
+        table.add_row(*(escape(c) for c in cells), verdict)
+    console.print(table)
+    sealed = Table(title="on sealed tasks (opened by this report only)", title_justify="left")
+    for column in ("policy", "version", "solved, 95 % interval", "pass@k", "validation"):
+        sealed.add_column(column)
+    for role, policy in (
+        ("warm start", summary.warm_start),
+        ("baseline", summary.baseline),
+        ("champion", summary.champion),
+    ):
+        best = "–" if policy.sealed_pass_at_k is None else f"{100 * policy.sealed_pass_at_k:.1f} %"
+        sealed.add_row(role, policy.version, percent(policy.sealed), best, percent(policy.validation))
+    console.print(sealed)
+    g, b = summary.gain, summary.learned
+    lines = [
+        f"RL taught the baseline {points(b.mean, b.ci_low, b.ci_high)} over the warm start; "
+        f"the champion gained {points(g.mean, g.ci_low, g.ci_high)} over the baseline.",
+        f"champion's checkpoint: {summary.champion.checkpoint}",
+        f"skills written: {', '.join(summary.skills_added) or 'none'}",
+        f"stopped: {summary.stop}; {summary.wall_s:.0f} s, of them {summary.train_s:.0f} s training; "
+        f"orchestration {100 * summary.orchestration_share:.1f} %, largest process {summary.peak_rss_mb:.0f} MB",
+        "",
+        f"history of the harness   git -C '{summary.harness}' log --graph --first-parent",
+        f"report                   {summary.report}",
+        f"one version, one rollout python -m graph.runs show '{root}' --version {summary.champion.version}",
+        f"more budget              python -m graph.run --resume '{root}' --minutes M   (M is the total)",
+    ]
+    for line in lines:
+        console.print(escape(line), soft_wrap=True)

@@ -1,0 +1,240 @@
+"""A version's way through training and evaluation: which job runs on which files of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from graph.record import RunRecord, read_record, write_atomic
+from graph.state import Deps
+from trainer.embedded.files import EvalSpec, Suite
+from trainer.evaluation import pass_at_k
+from trainer.types import EvalProtocol, Evaluation, Harness, HealthReport, Record, Task, TrainResult, TrainSpec
+
+BASELINE = "v0000"
+BASE = "base"
+"""The policy before RL: the warm start, or the user's ``--policy``."""
+
+
+class Version(Record):
+    """A point in the search: which harness commit it trains with and where it came from."""
+
+    id: str
+    parent: str
+    harness_commit: str
+    factor: str = ""
+    title: str = ""
+
+
+class BasePolicy(Record):
+    """Where the untrained policy lies and whether we made it."""
+
+    path: Path
+    warm_start: bool
+
+
+class Suites(Record):
+    """The frozen protocol of the run and its hash; task files lie beside it."""
+
+    protocol: EvalProtocol
+    protocol_hash: str
+
+
+class Results(Record):
+    """Training results of one version, by seed 0, 1, …"""
+
+    results: tuple[TrainResult, ...]
+
+    @property
+    def failure(self) -> str:
+        """Why the version cannot be judged, or an empty string."""
+        bad = [r for r in self.results if r.status != "completed"]
+        return (
+            f"training {bad[0].status}: {bad[0].error.strip().splitlines()[-1] if bad[0].error else ''}" if bad else ""
+        )
+
+
+def version_id(number: int) -> str:
+    return f"v{number:04d}"
+
+
+def suites_of(record: RunRecord) -> Suites:
+    return read_record(record.root / "protocol.json", Suites)
+
+
+def base_of(record: RunRecord) -> BasePolicy:
+    return read_record(record.root / "base.json", BasePolicy)
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """A suite's file: one JSON Task per line."""
+    write_atomic(path, "".join(task.model_dump_json() + "\n" for task in tasks))
+
+
+def task_ids(path: Path) -> frozenset[str]:
+    """Ids of the tasks in a suite's file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(Task.model_validate_json(line).id for line in lines)
+
+
+def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> TrainSpec:
+    """The training job of one seed. Run seed and training seed are mixed, so that two runs with
+    different ``--seed`` share no random stream."""
+    config = deps.config
+    return TrainSpec(
+        run_id=deps.run_id,
+        version=version.id,
+        seed=config.run.seed * 1000 + seed,
+        domain=config.run.domain,
+        tasks_file=config.run.tasks or None,
+        harness_commit=version.harness_commit,
+        recipe=harness.recipe,
+        terms=harness.terms,
+        base_policy=base_of(deps.record).path,
+        token_budget=config.trainer.token_budget,
+        deadline_s=config.trainer.deadline_s,
+        rollout_workers=config.trainer.rollout_workers,
+        out_dir=deps.record.seed_dir(version.id, seed) / "train",
+    )
+
+
+def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
+    """Train every (version, number of seeds) in one batch; finished jobs are answered from disk.
+
+    An infrastructure crash is run once more with the same seed. Results go to ``training.json``.
+    """
+    specs: list[TrainSpec] = []
+    for version_name, seeds in wanted:
+        version = deps.record.load(version_name, "version", Version)
+        harness = deps.harness.load(version.harness_commit)
+        specs += [train_spec(deps, version, harness, seed) for seed in range(seeds)]
+    results = deps.jobs.train(specs)
+    crashed = [i for i, r in enumerate(results) if r.status == "crashed"]
+    for i, again in zip(crashed, deps.jobs.train([specs[i] for i in crashed]), strict=True):
+        results[i] = again
+    for version_name, _ in wanted:
+        own = tuple(r for s, r in zip(specs, results, strict=True) if s.version == version_name)
+        deps.record.save(version_name, "training", Results(results=own))
+
+
+def results_of(deps: Deps, version: str) -> Results:
+    return deps.record.load(version, "training", Results)
+
+
+def eval_file(record: RunRecord, version: str, seed: int, suite: str) -> Path:
+    return record.seed_dir(version, seed) / f"{suite}.json"
+
+
+def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, int]], suites: Sequence[Suite], shard: int = 0) -> None:
+    """Evaluate every (version, number of seeds) on the suites; what is done is not done again.
+
+    ``shard`` selects the sealed shard; the other suites have one.
+    """
+    frozen = suites_of(deps.record)
+    specs: list[EvalSpec] = []
+    for version, seeds in wanted:
+        if version == BASE:
+            checkpoints = [base_of(deps.record).path] * seeds
+        else:
+            checkpoints = [_checkpoint(deps, version, seed) for seed in range(seeds)]
+        for seed, checkpoint in enumerate(checkpoints):
+            for suite in suites:
+                name = f"sealed-{shard}" if suite == "sealed" else suite
+                specs.append(
+                    EvalSpec(
+                        checkpoint=checkpoint,
+                        suite=suite,
+                        tasks_file=deps.record.root / "tasks" / f"{name}.jsonl",
+                        protocol=frozen.protocol,
+                        protocol_hash=frozen.protocol_hash,
+                        version=version,
+                        seed=seed,
+                        domain=deps.config.run.domain,
+                        user_tasks=deps.config.run.tasks or None,
+                        out_file=eval_file(deps.record, version, seed, name),
+                    )
+                )
+    deps.jobs.evaluate(specs)
+
+
+def _checkpoint(deps: Deps, version: str, seed: int) -> Path:
+    result = results_of(deps, version).results[seed]
+    if result.checkpoint is None:
+        raise RuntimeError(f"{version} seed {seed} has no checkpoint: training {result.status}")
+    return result.checkpoint
+
+
+def evaluations(record: RunRecord, version: str, seeds: int, suite: str) -> tuple[Evaluation, ...]:
+    return tuple(read_record(eval_file(record, version, seed, suite), Evaluation) for seed in range(seeds))
+
+
+def seeds_of(record: RunRecord, version: str) -> int:
+    """How many training seeds of a version are done."""
+    return len(record.load(version, "training", Results).results)
+
+
+def proxy_scores(deps: Deps, version: str, seeds: int, harness: Harness) -> tuple[float, ...]:
+    """Mean training reward of ``harness`` on the version's validation rollouts, one value per seed."""
+    import pyarrow.parquet as pq
+
+    from trainer.reward import score_rollouts
+
+    out = []
+    for seed in range(seeds):
+        table = pq.read_table(eval_file(deps.record, version, seed, "validation").with_suffix(".parquet"))
+        _, total = score_rollouts(table, harness.terms, harness.recipe.reward.weights)
+        out.append(float(total.mean()))
+    return tuple(out)
+
+
+def health_of(deps: Deps, version_name: str, parent: str | None) -> HealthReport:
+    """The health report of a trained and evaluated version, computed from its files and saved."""
+    from trainer.diagnose import health_report
+
+    record = deps.record
+    version = record.load(version_name, "version", Version)
+    results = results_of(deps, version_name).results
+    scores = named_scores(record, version_name, len(results))
+    parent_scores = dict(record.load(parent, "health", HealthReport).scores) if parent else None
+    report = health_report(
+        version_name,
+        [r.rollouts_dir for r in results if r.rollouts_dir],
+        deps.harness.load(version.harness_commit).diagnostics,
+        scores,
+        [r.metrics_file for r in results if r.metrics_file],
+        parent_scores=parent_scores,
+    )
+    record.save(version_name, "health", report)
+    return report
+
+
+def named_scores(record: RunRecord, version: str, seeds: int) -> dict[str, float]:
+    """Scores by name, means over the training seeds."""
+    validation = evaluations(record, version, seeds, "validation")
+    gate = evaluations(record, version, seeds, "gate")
+    k = len(validation[0].scores[0])
+    scores = {
+        "validation/mean": _mean(e.mean for e in validation),
+        f"validation/pass@{k}": _mean(pass_at_k(e.scores, k) for e in validation),
+        "gate/mean": _mean(e.mean for e in gate),
+    }
+    if eval_file(record, BASE, 0, "validation").exists():
+        scores["base/mean"] = evaluations(record, BASE, 1, "validation")[0].mean
+    return scores
+
+
+def _mean(values: Iterable[float]) -> float:
+    items = list(values)
+    return sum(items) / len(items)
+
+
+def realised(metric: str, candidate: HealthReport, parent: HealthReport) -> float | None:
+    """Measured change of a predicted metric (a score or a diagnostic's value), candidate − parent."""
+
+    def value(report: HealthReport) -> float | None:
+        if metric in report.scores:
+            return report.scores[metric]
+        return next((f.value for f in report.findings if f.diagnostic == metric), None)
+
+    new, old = value(candidate), value(parent)
+    return None if new is None or old is None else new - old
