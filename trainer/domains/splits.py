@@ -20,8 +20,9 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def __contains__(self, position: object) -> bool:
-        return isinstance(position, float) and self.low <= position < self.high
+    def holds(self, digest: str) -> bool:
+        """Whether a content hash lies in the range."""
+        return self.low <= position(digest) < self.high
 
 
 # Gate problems have a range of their own, so a perturbed validation problem is never a train task.

@@ -5,7 +5,6 @@ A reply may work step by step first, as in ``4+7=11 11-5=6 #6``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count as counting
@@ -18,7 +17,7 @@ from trainer.domains.math.expressions import complex_parts, perturb, solve
 from trainer.domains.math.gym import Generator, generator
 from trainer.domains.math.problems import Problem, digest_of, draw
 from trainer.domains.math.tables import LEVELS, STYLES, WORDINGS
-from trainer.domains.splits import Split, interval, position, seeded
+from trainer.domains.splits import Split, interval, seeded
 from trainer.types import Demonstration, Domain, InputError, Judged, Message, Task
 
 GATE_TRIES = 10_000
@@ -96,18 +95,25 @@ def _expression(task: Task) -> str:
     for wording in WORDINGS[task.family].tasks:
         before, after = wording.split("{e}")
         text = prompt.removeprefix(before).removesuffix(after)
-        if text and wording.format(e=text) == prompt and text[0] in "(-0123456789" and text[-1] in ")0123456789":
+        if wording.format(e=text) == prompt and _solvable(text):
             return text
-    raise ValueError(f"not a task of this domain: {prompt[:80]!r}")
+    raise ValueError(f"not a generated task: {prompt[:80]!r}")
+
+
+def _solvable(text: str) -> bool:
+    try:
+        return bool(solve(text))
+    except ValueError:
+        return False
 
 
 def _perturbed(task: Task, used: set[str]) -> Problem:
     text, random = _expression(task), seeded("math gate", task.id)
-    largest = max(int(number) for number in re.findall(r"\d+", text))
+    largest = next(spec.largest for spec in LEVELS if (spec.family, spec.level) == (task.family, task.level))
     for _ in range(GATE_TRIES):
         changed = perturb(text, random, largest)
         digest = digest_of(task.family, changed)
-        if digest not in used and position(digest) in interval("gate"):
+        if digest not in used and interval("gate").holds(digest):
             used.add(digest)
             return Problem(task.family, task.level, changed, solve(changed).answer, digest)
     raise InputError(

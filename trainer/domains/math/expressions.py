@@ -1,7 +1,7 @@
 """Expressions: reading, solving step by step, and changing their operands.
 
-Two notations: integers with ``+ - *`` and brackets (``(3+-4)*5``), and two complex numbers
-(``(3+4i)-(1-2i)``). No spaces anywhere.
+Three notations: integers with ``+ - *`` and brackets (``(3+-4)*5``), two complex numbers
+(``(3+4i)-(1-2i)``), and animals whose legs are counted (``3 dog+2 sea slug``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import re
 from random import Random
 from typing import NamedTuple
 
+from trainer.domains.math.gym import legs
+
 _COMPLEX = re.compile(r"\((-?\d+)([+-]\d+)i\)([-+*])\((-?\d+)([+-]\d+)i\)")
+_ANIMALS = re.compile(r"\d+ [a-z ]+(\+\d+ [a-z ]+)*")
 _OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 
 
@@ -24,8 +27,9 @@ class Solution(NamedTuple):
 
 def solve(text: str) -> Solution:
     """Solve an expression. Raises ValueError for anything that is none."""
-    match = _COMPLEX.fullmatch(text)
-    return _solve_complex(*match.groups()) if match else _solve_integer(text)
+    if match := _COMPLEX.fullmatch(text):
+        return _solve_complex(*match.groups())
+    return _solve_legs(text) if _ANIMALS.fullmatch(text) else _solve_integer(text)
 
 
 def complex_text(real: int, imaginary: int) -> str:
@@ -42,13 +46,16 @@ def complex_parts(text: str) -> tuple[int, int]:
 
 
 def perturb(text: str, random: Random, largest: int) -> str:
-    """The same expression with every number replaced by one of as many digits and the same sign, at
-    most ``largest``, and never 0: a factor 0 would make the problem trivial."""
+    """The same structure with other operands: every number becomes one of as many digits and the same
+    sign, at most ``largest`` and never 0 (a factor 0 makes a problem trivial); animals are exchanged."""
 
     def other(match: re.Match[str]) -> str:
         low = 10 ** (len(match[0]) - 1)
         return str(random.randint(low, min(10 * low - 1, largest)))
 
+    if _ANIMALS.fullmatch(text):
+        animals = random.sample(list(legs()), text.count("+") + 1)
+        text = "+".join(f"{part.split(' ')[0]} {animal}" for part, animal in zip(text.split("+"), animals, strict=True))
     return re.sub(r"\d+", other, text)
 
 
@@ -88,3 +95,20 @@ def _solve_complex(a: str, b: str, operator: str, c: str, d: str) -> Solution:
         return Solution((ac, bd, re_, ad, bc, im), complex_text(real, imaginary))
     (first, real), (second, imaginary) = _step(parts[0], operator, parts[2]), _step(parts[1], operator, parts[3])
     return Solution((first, second), complex_text(real, imaginary))
+
+
+def _solve_legs(text: str) -> Solution:
+    steps: list[str] = []
+    products: list[int] = []
+    for part in text.split("+"):
+        count, animal = part.split(" ", 1)
+        if animal not in legs():
+            raise ValueError(f"no animal with known legs: {animal[:80]}")
+        step, product = _step(int(count), "*", legs()[animal])
+        steps.append(step)
+        products.append(product)
+    total, *rest = products
+    for product in rest:
+        step, total = _step(total, "+", product)
+        steps.append(step)
+    return Solution(tuple(steps), str(total))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.domains.answers import REPLY_FEATURES, final_answer, normalized, reply_features
 from trainer.domains.math.domain import MathDomain
-from trainer.domains.splits import Interval, Split, content_hash, position
+from trainer.domains.splits import Interval, Split, content_hash
 from trainer.domains.taskfile import read_tasks
 from trainer.types import Demonstration, InputError, Judged, Message, Task
 
@@ -45,7 +45,7 @@ class FiledMathDomain:
         # The question alone decides the split: two answers to one question must not be divided.
         hashed = [(content_hash(*(m.content for m in task.messages)), task) for task in tasks]
         hashed.sort(key=lambda pair: (pair[0], pair[1].id))
-        self._splits = {split: [t for h, t in hashed if position(h) in span] for split, span in _RANGES.items()}
+        self._splits = {split: [t for h, t in hashed if span.holds(h)] for split, span in _RANGES.items()}
         for split, members in self._splits.items():
             if len(members) < LEAST:
                 raise InputError(

@@ -18,8 +18,8 @@ from trainer.types import InputError
 _FAMILIES: Mapping[str, tuple[str, str, str]] = {
     "chain_sum": ("arithmetic.chain_sum", "ChainSumDataset", "ChainSumConfig"),
     "basic_arithmetic": ("arithmetic.basic_arithmetic", "BasicArithmeticDataset", "BasicArithmeticDatasetConfig"),
-    "products": ("arithmetic.products", "ProductsDataset", "ProductsConfig"),
     "complex_arithmetic": ("algebra.complex_arithmetic", "ComplexArithmeticDataset", "ComplexArithmeticConfig"),
+    "leg_counting": ("arithmetic.leg_counting", "LegCountingDataset", "LegCountingConfig"),
 }
 _PACKAGES = ("reasoning_gym", "reasoning_gym.arithmetic", "reasoning_gym.algebra", "reasoning_gym.coaching")
 # What the generators import from the coaching package, and where it is defined.
@@ -43,6 +43,14 @@ def generator(family: str, options: Mapping[str, Any] | None = None) -> Generato
     dataset, config = _classes()[family]
     made: Generator = dataset(config(seed=0, **(options or {})))
     return made
+
+
+@cache
+def legs() -> Mapping[str, int]:
+    """Animals of ``leg_counting`` and their number of legs."""
+    dataset, _ = _classes()["leg_counting"]
+    table: Mapping[str, int] = vars(sys.modules[dataset.__module__])["ANIMALS"]
+    return table
 
 
 @cache

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
 from trainer.domains.math.expressions import complex_text
 from trainer.domains.math.gym import generator
 from trainer.domains.math.tables import MAX_ANSWER_SHARE, Level
-from trainer.domains.splits import Interval, content_hash, position
+from trainer.domains.splits import Interval, content_hash
 
 
 class Problem(NamedTuple):
@@ -30,30 +31,36 @@ def digest_of(family: str, text: str) -> str:
 def problem_of(level: Level, entry: dict[str, Any]) -> Problem:
     """The problem in a generator's entry."""
     meta = entry["metadata"]
-    if level.family == "complex_arithmetic":
-        left, right = (complex_text(*map(int, meta[key])) for key in ("num1", "num2"))
-        text, answer = f"({left}){meta['operation']}({right})", complex_text(*meta["result"])
-    else:
-        text, answer = meta["expression"].replace(" ", ""), entry["answer"]
+    answer = entry["answer"]
+    match level.family:
+        case "complex_arithmetic":
+            left, right = (complex_text(*map(int, meta[key])) for key in ("num1", "num2"))
+            text, answer = f"({left}){meta['operation']}({right})", complex_text(*meta["result"])
+        case "leg_counting":
+            text = "+".join(f"{count} {animal}" for animal, count in meta["animals"].items())
+        case _:
+            text = meta["expression"].replace(" ", "")
     return Problem(level.family, level.level, text, answer, digest_of(level.family, text))
 
 
-def draw(levels: Iterable[Level], within: Interval, salt: str) -> Iterator[Problem]:
+def draw(levels: Sequence[Level], within: Interval, salt: str) -> Iterator[Problem]:
     """Distinct problems with hashes in ``within``, levels mixed by their shares.
 
     A level that runs out is left out from there on; the iterator ends when all have. The order
     depends on the arguments only, and a shorter draw is a prefix of a longer one.
     """
     seen: set[str] = set()
-    streams = [(level, _stream(level, within, salt, seen)) for level in levels if level.share > 0]
-    taken = [0] * len(streams)
-    while streams:
-        turn = min(range(len(streams)), key=lambda i: (taken[i] + 1) / streams[i][0].share)
-        problem = next(streams[turn][1], None)
+    streams = [_stream(level, within, salt, seen) for level in levels]
+    # Smallest key first: the level that is furthest behind its share, were it to give one more.
+    turns = [(1 / level.share, i, 1 / level.share) for i, level in enumerate(levels)]
+    heapify(turns)
+    while turns:
+        behind, i, stride = turns[0]
+        problem = next(streams[i], None)
         if problem is None:
-            del streams[turn], taken[turn]
+            heappop(turns)
         else:
-            taken[turn] += 1
+            heapreplace(turns, (behind + stride, i, stride))
             yield problem
 
 
@@ -65,9 +72,12 @@ def _stream(level: Level, within: Interval, salt: str, seen: set[str]) -> Iterat
     # Coupon collector: after as many fruitless in-range draws as there are known problems, the unseen
     # share is about one known problem, and looking on costs more than it brings.
     while stale <= 100 + drawn:
-        problem = problem_of(level, source[index])
+        entry = source[index]
         index += 1
-        if level.must_contain not in problem.text or position(problem.digest) not in within:
+        if level.must_contain not in entry["question"]:
+            continue
+        problem = problem_of(level, entry)
+        if not within.holds(problem.digest):
             continue
         stale += 1
         if problem.digest in seen or answers[problem.answer] >= max(1.0, MAX_ANSWER_SHARE * (drawn + 1)):

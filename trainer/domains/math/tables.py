@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from trainer.types import Record
 
@@ -11,19 +13,21 @@ from trainer.types import Record
 class Level(Record):
     """One difficulty of one family.
 
-    ``options`` go to the generator's own config class in reasoning_gym; ``must_contain`` drops
-    problems without that text; ``share`` is the level's share of all tasks (relative weight).
+    ``options`` go to the generator's own config class in reasoning_gym, and ``largest`` is the largest
+    operand they allow (for perturbed problems); ``must_contain`` drops problems whose question lacks that text;
+    ``share`` is the level's share of all tasks (relative weight).
     """
 
     family: str
     level: int
     options: Mapping[str, Any]
+    largest: int = 9
     must_contain: str = ""
-    share: float = 1.0
+    share: Annotated[float, Field(gt=0)] = 1.0
 
 
-def _terms(terms: int, digits: int = 1) -> dict[str, int]:
-    return {"min_terms": terms, "max_terms": terms, "min_digits": digits, "max_digits": digits}
+def _terms(terms: int) -> dict[str, int]:
+    return {"min_terms": terms, "max_terms": terms, "min_digits": 1, "max_digits": 1}
 
 
 def _brackets(terms: int, operators: str) -> dict[str, Any]:
@@ -36,8 +40,12 @@ def _complex(low: int, high: int, operators: str) -> dict[str, Any]:
     return {**bounds, "operations": tuple(operators), "operations_weights": [1 / len(operators)] * len(operators)}
 
 
-# gcd is left out because most of its answers are tiny (guessable), simple_equations because sympy
-# makes it 20 times slower than the rest and half a second slower to import.
+def _animals(kinds: int, most: int) -> dict[str, int]:
+    return {"min_animals": kinds, "max_animals": kinds, "min_instances": 1, "max_instances": most}
+
+
+# Left out: gcd, because most of its answers are tiny (guessable); products, because few small ones
+# exist; simple_equations, because sympy makes it 20 times slower than the rest.
 LEVELS: tuple[Level, ...] = (
     Level(family="chain_sum", level=0, options=_terms(3)),
     Level(family="chain_sum", level=1, options=_terms(4)),
@@ -47,10 +55,10 @@ LEVELS: tuple[Level, ...] = (
     Level(family="basic_arithmetic", level=2, options=_brackets(4, "+-*"), must_contain="("),
     Level(family="complex_arithmetic", level=0, options=_complex(0, 9, "+-")),
     Level(family="complex_arithmetic", level=1, options=_complex(-9, 9, "+-")),
-    Level(family="complex_arithmetic", level=2, options=_complex(-20, 20, "+-")),
-    Level(family="products", level=0, options=_terms(3)),
-    Level(family="products", level=1, options=_terms(2, digits=2)),
-    Level(family="products", level=2, options=_terms(4)),
+    Level(family="complex_arithmetic", level=2, options=_complex(-20, 20, "+-"), largest=20),
+    Level(family="leg_counting", level=0, options=_animals(2, 5), largest=5),
+    Level(family="leg_counting", level=1, options=_animals(2, 9)),
+    Level(family="leg_counting", level=2, options=_animals(3, 9)),
 )
 
 MAX_ANSWER_SHARE = 0.04
@@ -69,9 +77,10 @@ class Wordings(Record):
     gate: tuple[str, ...]
 
 
+_GATE = ("find {e}", "{e} is what?")
 WORDINGS: Mapping[str, Wordings] = {
-    "chain_sum": Wordings(tasks=("{e}=", "compute {e}", "sum {e}"), gate=("find {e}", "{e} is what?")),
-    "basic_arithmetic": Wordings(tasks=("{e}=", "compute {e}", "simplify {e}"), gate=("find {e}", "{e} is what?")),
-    "complex_arithmetic": Wordings(tasks=("{e}=", "compute {e}", "complex {e}"), gate=("find {e}", "{e} is what?")),
-    "products": Wordings(tasks=("{e}=", "compute {e}", "multiply {e}"), gate=("find {e}", "{e} is what?")),
+    "chain_sum": Wordings(tasks=("{e}=", "compute {e}", "sum {e}"), gate=_GATE),
+    "basic_arithmetic": Wordings(tasks=("{e}=", "compute {e}", "simplify {e}"), gate=_GATE),
+    "complex_arithmetic": Wordings(tasks=("{e}=", "compute {e}", "complex {e}"), gate=_GATE),
+    "leg_counting": Wordings(tasks=("legs of {e}", "count legs {e}", "{e} legs?"), gate=("{e} have how many legs?",)),
 }
