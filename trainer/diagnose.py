@@ -142,9 +142,9 @@ def _records(file: Path) -> Iterator[dict[str, float]]:
 
 
 def _number(answer: pa.Table) -> float:
-    if answer.num_rows != 1 or answer.num_columns != 1:
+    if answer.num_rows > 1 or answer.num_columns != 1:
         raise QueryError(f"metric gives {answer.num_rows} × {answer.num_columns} values: select one number")
-    value = answer.column(0)[0].as_py()
+    value = answer.column(0)[0].as_py() if answer.num_rows else None
     if value is None:
         raise QueryError("no value for these rollouts")
     try:

@@ -150,7 +150,7 @@ def constant_offset(terms: Mapping[str, Floats], weights: Mapping[str, float]) -
         part = abs(weight) * float(np.abs(terms[name]).mean())
         total += part
         if counts.max() >= CONSTANT_SHARE * counts.sum():
-            constant += abs(weight) * abs(float(values[counts.argmax()]))
+            constant += abs(weight * float(values[counts.argmax()])) * float(counts.max() / counts.sum())
     return constant / total if total else 0.0
 
 

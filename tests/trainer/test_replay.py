@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.harness_files import apply_edit, parse_harness
+from trainer.replay import constant_offset, order_agreement, replay
+from trainer.seed_harness import load_seed_files
+from trainer.types import Harness, HarnessEdit, PutTerm, ReplayReport, RewardTerm, SetOption, SetWeight
+
+from .rollout_tables import Columns, group_number, write
+
+PARENT = parse_harness(load_seed_files(), "parent")
+
+
+def edited(change: Any) -> Harness:
+    return parse_harness(apply_edit(load_seed_files(), HarnessEdit(change=change)), "candidate")
+
+
+def option(path: str, value: Any) -> Harness:
+    return edited(SetOption(path=path, value=value))
+
+
+def paid(sql: str, weight: float = 1.0) -> Harness:
+    return edited(PutTerm(term=RewardTerm(name="added", description="An added term.", sql=sql), weight=weight))
+
+
+def half_dead(c: Columns) -> None:
+    """Five of ten groups fail as a whole; they are shorter than the others."""
+    dead = group_number(c) % 10 < 5
+    c["outcome"][dead] = 0.0
+    c["response_length"] = np.where(dead, 10, 30)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [write(tmp_path_factory.mktemp("parent"), half_dead)]
+
+
+def test_equal_harnesses_and_silent_factors_are_not_applicable(stored: list[Path]) -> None:
+    assert replay(stored, PARENT, PARENT.model_copy(update={"commit": "x"})).note == "the harnesses are equal"
+    for path, value, why in (
+        ("optim.lr", 1e-3, "updates"),
+        ("rollout.temperature", 0.7, "samples none"),
+        ("rollout.n", 16, "samples none"),
+        ("actor.entropy_coeff", 0.01, "loss"),
+        ("data.levels", (1, 2), "tasks"),
+    ):
+        report = replay(stored, PARENT, option(path, value))
+        assert (report.factor, report.applicable, report.metrics) == (path, False, {}) and why in report.note
+
+
+def test_an_offset_changes_no_group_and_says_so(stored: list[Path]) -> None:
+    report = replay(stored, PARENT, paid("1"))
+    assert report.applicable and (report.factor, report.rollouts, report.groups) == ("reward.term.added", 1280, 160)
+    for name in ("signal_groups", "signal_tokens", "order_agreement", "score/std", "advantage/abs_mean"):
+        before, after = report.metrics[name]
+        assert after == pytest.approx(before), name
+    mean = report.metrics["score/mean"][0]
+    assert report.metrics["score/mean"][1] == pytest.approx(mean + 1)
+    assert report.metrics["constant_offset"] == pytest.approx((0.0, 1 / (1 + mean)))
+
+
+def test_a_term_that_ranks_against_the_outcome_is_seen(stored: list[Path]) -> None:
+    against = replay(stored, PARENT, paid("1 - outcome", 2.0))
+    assert against.metrics["order_agreement"] == (1.0, 0.0)
+    beside = replay(stored, PARENT, paid("hash(response) % 1000 / 1000.0", 0.5))
+    assert beside.metrics["order_agreement"] == (1.0, 1.0)
+    assert beside.metrics["signal_groups"] == (0.5, 1.0)
+
+
+def test_taking_the_outcome_away_leaves_no_signal(stored: list[Path]) -> None:
+    report = replay(stored, PARENT, edited(SetWeight(term="outcome", value=0.0)))
+    assert report.factor == "reward.weights.outcome"
+    assert report.metrics["signal_groups"] == (0.5, 0.0)
+    assert report.metrics["order_agreement"] == (1.0, 0.5)
+
+
+def test_the_outcome_filter_keeps_the_groups_with_a_signal(stored: list[Path]) -> None:
+    report = replay(stored, PARENT, option("algorithm.filter_groups.enable", True))
+    assert report.metrics["kept_groups"] == (1.0, 0.5)
+    assert report.metrics["kept_tokens"] == pytest.approx((1.0, 0.75))  # 30 of 10 + 30 tokens
+    assert report.metrics["signal_tokens"] == pytest.approx((0.75, 0.75))
+    assert report.metrics["kept_all_fail"] == (0.5, 0.0)
+
+
+def test_a_filter_on_a_shaped_score_keeps_groups_that_fail_as_a_whole(stored: list[Path]) -> None:
+    shaped = load_seed_files()
+    term = RewardTerm(name="noise", description="Noise.", sql="hash(response) % 1000 / 1000.0")
+    shaped = dict(apply_edit(shaped, HarnessEdit(change=PutTerm(term=term, weight=0.1))))
+    filtered = apply_edit(shaped, HarnessEdit(change=SetOption(path="algorithm.filter_groups.enable", value=True)))
+    on_score = apply_edit(filtered, HarnessEdit(change=SetOption(path="algorithm.filter_groups.metric", value="score")))
+    report = replay(stored, parse_harness(filtered, "a"), parse_harness(on_score, "b"))
+    assert report.metrics["kept_all_fail"] == (0.0, 0.5)
+
+
+def test_estimators_change_the_scale_and_nothing_else(stored: list[Path]) -> None:
+    for path, value in (("algorithm.norm_adv_by_std_in_grpo", False), ("algorithm.adv_estimator", "rloo")):
+        metrics = replay(stored, PARENT, option(path, value)).metrics
+        before, after = metrics.pop("advantage/abs_mean")  # type: ignore[attr-defined]
+        assert 0 < after < before
+        assert all(a == b for a, b in metrics.values())
+
+
+def test_a_term_without_numbers_is_a_scoring_error(stored: list[Path]) -> None:
+    report = replay(stored, PARENT, paid("CASE WHEN outcome > 0 THEN 1 END"))
+    assert report.applicable and dict(report.metrics) == {"scoring_errors": (0.0, 1.0)}
+    assert report.note.startswith("reward/added.toml: sql: gives NULL")
+    unknown = replay(stored, PARENT, paid("outcom"))
+    assert unknown.metrics["scoring_errors"] == (0.0, 1.0) and "outcome" in unknown.note
+
+
+def test_a_sample_is_whole_groups_and_always_the_same(stored: list[Path]) -> None:
+    reports: list[ReplayReport] = [replay(stored, PARENT, paid("response_length"), max_groups=40) for _ in range(2)]
+    assert reports[0] == reports[1]
+    assert (reports[0].groups, reports[0].rollouts) == (40, 320)
+
+
+def test_groups_of_equal_names_in_two_seeds_stay_apart(stored: list[Path], tmp_path: Path) -> None:
+    def second(c: Columns) -> None:
+        half_dead(c)
+        c["seed"] = c["seed"] + 1
+
+    report = replay([*stored, write(tmp_path, second)], PARENT, paid("1"))
+    assert (report.groups, report.rollouts) == (320, 2560)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(-5, 5), st.sampled_from([0.0, 1.0])), min_size=1, max_size=6),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_order_agreement_is_the_share_of_pairs(batch: list[list[tuple[float, float]]]) -> None:
+    score, outcome = (np.array([m[i] for g in batch for m in g]) for i in (0, 1))
+    group = np.array([i for i, g in enumerate(batch) for _ in g])
+    pairs = [1.0 if a[0] > b[0] else 0.5 if a[0] == b[0] else 0.0 for g in batch for a in g for b in g if a[1] > b[1]]
+    expected = sum(pairs) / len(pairs) if pairs else None
+    assert order_agreement(score, outcome, group) == (None if expected is None else pytest.approx(expected))
+    assert order_agreement(outcome, outcome, group) in (None, 1.0)
+
+
+def test_an_offset_needs_94_percent() -> None:
+    values = {"a": np.array([1.0] * 94 + [0.0] * 6), "b": np.array([1.0] * 93 + [0.0] * 7)}
+    assert constant_offset(values, {"a": 1.0}) == pytest.approx(1.0)
+    assert constant_offset(values, {"a": 1.0, "b": 1.0}) == pytest.approx(94 / 187)
+    assert constant_offset(values, {"b": 1.0}) == 0.0
+    assert constant_offset(values, {"a": 0.0}) == 0.0
