@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def render_report(data: ReportData, out: Path) -> None:
     write_atomic(out, UNPRINTABLE.sub("\ufffd", environment().get_template("report.html").render(context(data))))
 
 
+@cache
 def environment() -> Environment:
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -193,4 +195,4 @@ def diff_lines(diff: str) -> list[tuple[str, str]]:
     """(CSS class, line) of a unified diff."""
     classes = {"+++": "meta", "---": "meta", "dif": "meta", "ind": "meta", "@@ ": "hunk"}
     signs = {"+": "add", "-": "del"}
-    return [(classes.get(line[:3]) or signs.get(line[:1], ""), line) for line in clip(diff).splitlines()]
+    return [(classes.get(line[:3]) or signs.get(line[:1], ""), line) for line in clip(diff).rstrip("\n").split("\n")]

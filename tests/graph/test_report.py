@@ -1,0 +1,250 @@
+"""The report page: complete, self-contained, and harmless whatever a rollout says."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.types import BacktestReport, Check, Diagnosis, Dropped, Intervention, Prediction, SkillRef
+from graph import svg
+from graph.curves import average, read_metrics
+from graph.report import context, environment, held, read_curves, render_report
+from graph.report_types import (
+    Command,
+    CostRow,
+    Curve,
+    Estimate,
+    HarnessCommit,
+    PolicyRow,
+    ReportData,
+    SampleRollout,
+    VersionRow,
+)  # fmt: skip
+from trainer.types import Cost, Finding, HarnessEdit, ReplayReport, SetOption
+
+VOID = {"meta", "link", "br", "wbr", "img", "hr", "input"}
+HOSTILE = "<script>alert(1)</script></details></pre></title><img src=x onerror=go()>\"' onload='x' {{ 7 * 7 }} é 漢字 \u202e\x00 \ud800 😀"
+
+
+class Outline(HTMLParser):
+    """Checks that tags balance, and keeps tags, attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.stack: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.stack == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack and self.stack[-1] == tag, f"</{tag}> closes {self.stack[-3:]}"
+        self.stack.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def estimate(mean: float) -> Estimate:
+    return Estimate(mean=mean, ci_low=mean - 0.03, ci_high=mean + 0.03, n=200)
+
+
+def full(text: str) -> ReportData:
+    """A report with every part, and ``text`` wherever text may go."""
+    finding = Finding(
+        diagnostic=text, kind="pathology", layer="signal", severity="critical", value=None, line=0.3, description=text
+    )
+    diagnosis = Diagnosis(
+        version="v0000", bottleneck=text, layer="signal", severity="critical", findings=(finding,), hypothesis=text,
+        alternatives=(text,), signature=text,
+    )  # fmt: skip
+    intervention = Intervention(
+        title=text, edit=HarnessEdit(change=SetOption(path="optim.lr", value=1e-3)), rationale=text, hypothesis=text,
+        prediction=Prediction(metric=text, direction="down", min_effect=0.1), success=text, rollback=text, rule=text,
+        skills=(text,), dropped=(Dropped(factor=text, value=text, reason=text),),
+    )  # fmt: skip
+    replay = ReplayReport(factor="optim.lr", applicable=True, rollouts=1920, metrics={text: (0.4, 1.0)})
+    candidate = VersionRow(
+        version="v0001", parent="v0000", verdict="promoted", reasons=(text,), factor=text, old=text, new=text,
+        realised=-0.2, delta=estimate(0.05), seeds=3, harness_commit="c" * 40, diagnosis=diagnosis,
+        intervention=intervention, diff=f"@@ -1 +1 @@\n-{text}\n+{text}",
+        backtest=BacktestReport(
+            verdict="pass", checks=(Check(name=text, passed=True, detail=text),), reasons=(text,), replay=replay
+        ),
+    )  # fmt: skip
+    curve = Curve(version="v0001", metric="outcome/mean", seeds=2, x=(1, 2), mean=(0, 1), low=(0, 0.9), high=(0, 1))
+    return ReportData(
+        run=text, domain=text, seed=1, status=text, wall_s=3723, train_s=61, orchestration_share=0.03, policy=text,
+        protocol_hash=text, champion="v0001", baseline="v0000", gain=estimate(0.06),
+        policies=(
+            PolicyRow(role="champion", version="v0001", sealed=estimate(0.7), validation=estimate(0.71)),
+            PolicyRow(role=text, version=text, checkpoint=text),
+        ),
+        versions=(VersionRow(version="v0000", verdict="baseline"), candidate),
+        curves=(curve,),
+        rollouts=(SampleRollout(
+            rollout_id=text, version=text, step=3, prompt=text, response=text, answer=text, extracted=text, outcome=0.0,
+            score=-0.5, truncated=True, note=text,
+        ),),
+        skills=(SkillRef(name=text, description=text, domains=(text,), trigger=text, factor=text, value=text, body=text),),
+        history=(HarnessCommit(commit="c" * 40, subject=text, body=text),),
+        costs=(CostRow(item=text, cost=Cost(wall_s=1.5, tokens=10**6)),),
+        commands=(Command(purpose=text, command=text),),
+    )  # fmt: skip
+
+
+def rendered(data: ReportData, folder: Path) -> str:
+    render_report(data, folder / "report.html")
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    page = rendered(full(HOSTILE), tmp_path)
+    outline = Outline(page)
+    plain = Outline(rendered(full("plain words"), tmp_path))
+    # A dotted name may gain break opportunities, nothing else.
+    assert [tag for tag in outline.tags if tag != "wbr"] == [tag for tag in plain.tags if tag != "wbr"]
+    assert "script" not in outline.tags and "img" not in outline.tags
+    assert not [name for name, _ in outline.attributes if name.startswith("on")]
+    assert "<script>alert(1)</script></details>" in outline.text  # shown, not run
+    assert "{{ 7 * 7 }}" in outline.text and "漢字" in outline.text
+    assert "\x00" not in page
+
+
+def test_page_needs_no_network(tmp_path: Path) -> None:
+    page = rendered(full("see https://example.org/x.js"), tmp_path)
+    outline = Outline(page)
+    loading = {"src", "srcset", "data", "action", "poster", "background", "xlink:href"}
+    assert not [pair for pair in outline.attributes if pair[0] in loading]
+    assert all((value or "").startswith("#") for name, value in outline.attributes if name == "href")
+    assert not {"link", "iframe", "object", "embed", "base"} & {*outline.tags}
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in outline.attributes
+
+
+def test_links_lead_to_stories(tmp_path: Path) -> None:
+    outline = Outline(rendered(full("x"), tmp_path))
+    targets = {f"#{value}" for name, value in outline.attributes if name == "id"}
+    links = {value for name, value in outline.attributes if name == "href"}
+    assert links == {"#story-2"} and links <= targets
+
+
+def test_empty_run_renders(tmp_path: Path) -> None:
+    data = ReportData(run="r", domain="math", seed=1, status="interrupted", wall_s=0.2)
+    text = Outline(rendered(data, tmp_path)).text
+    assert "No versions yet" in text and "No version has been evaluated yet." in text
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=25, deadline=None)
+def test_any_text_renders_balanced(text: str) -> None:
+    Outline(environment().get_template("report.html").render(context(full(text))))
+
+
+@pytest.mark.parametrize(
+    ("champion", "gain", "words"),
+    [
+        ("v0000", None, "No candidate was promoted"),
+        ("v0001", 0.06, "better than the baseline: +6.0 pp"),
+        ("v0001", 0.01, "not clearly apart from the baseline"),
+        ("v0001", -0.06, "worse than the baseline: −6.0 pp"),
+    ],
+)
+def test_headline_says_what_the_interval_allows(champion: str, gain: float | None, words: str) -> None:
+    data = full("x").model_copy(update={"champion": champion, "gain": None if gain is None else estimate(gain)})
+    assert words in context(data)["headline"]
+
+
+@pytest.mark.parametrize(("direction", "realised", "expected"), [("up", 0.1, True), ("up", 0.09, False), ("down", -0.2, True), ("down", 0.2, False)])  # fmt: skip
+def test_prediction_holds_only_with_direction_and_size(direction: str, realised: float, expected: bool) -> None:
+    prediction = Prediction.model_validate({"metric": "m", "direction": direction, "min_effect": 0.1})
+    assert held(prediction, realised) is expected
+
+
+# --------------------------------------------------------------------------- curves
+
+
+def write(path: Path, values: list[float], tail: str = "") -> Path:
+    lines = [
+        json.dumps({"step": i, "data": {"tokens/total": 100 * i, "outcome/mean": v}}) for i, v in enumerate(values, 1)
+    ]
+    path.write_text("\n".join(lines) + "\n" + tail, encoding="utf-8")
+    return path
+
+
+def test_curves_average_seeds_and_keep_their_range(tmp_path: Path) -> None:
+    files = [write(tmp_path / "a", [0.2] * 20), write(tmp_path / "b", [0.6] * 20)]
+    (curve,) = read_curves({"v0001": files})
+    assert (curve.metric, curve.seeds) == ("outcome/mean", 2)
+    assert {*curve.mean} == {0.4} and {*curve.low} == {0.2} and {*curve.high} == {0.6}
+    assert list(curve.x) == sorted(curve.x) and curve.x[0] > 0 and curve.x[-1] < 2000
+
+
+def test_a_seed_that_stopped_early_counts_only_where_it_was(tmp_path: Path) -> None:
+    (curve,) = read_curves({"v": [write(tmp_path / "a", [0.0] * 10), write(tmp_path / "b", [1.0] * 20)]})
+    assert curve.mean[0] == 0.5 and curve.mean[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    "tail", ['{"step": 9, "da', '{"step": 9}\n[]\n7\nnull\n', '{"data": {"tokens/total": NaN}}', "\x00\ufffd"]
+)
+def test_damaged_lines_are_skipped(tmp_path: Path, tail: str) -> None:
+    sound = read_curves({"v": [write(tmp_path / "sound", [0.1, 0.2, 0.3])]})
+    assert sound and read_curves({"v": [write(tmp_path / "torn", [0.1, 0.2, 0.3], tail)]}) == sound
+
+
+def test_missing_file_and_no_points(tmp_path: Path) -> None:
+    assert [*read_metrics(tmp_path / "none")] == []
+    assert read_curves({"v": [tmp_path / "none"]}) == ()
+
+
+points = st.lists(st.tuples(st.floats(0, 1e7), st.floats(-1e3, 1e3)), min_size=1, max_size=60)
+
+
+@given(st.lists(points, min_size=1, max_size=4))
+@settings(deadline=None)
+def test_mean_lies_between_lowest_and_highest_seed(seeds: list[list[tuple[float, float]]]) -> None:
+    curve = average("v", "m", seeds)
+    assert curve is not None
+    rounding = 1e-9 * 1e3  # sums of at most 60 values of size 1e3 in double precision
+    for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True):
+        assert low - rounding <= mean <= high + rounding
+
+
+# ------------------------------------------------------------------------------ svg
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.integers(2, 8))
+def test_ticks_enclose_the_data(low: float, span: float, count: int) -> None:
+    marks = svg.ticks(low, low + span, count)
+    slack = 1e-6 * (marks[1] - marks[0])
+    assert marks[0] <= low + slack and marks[-1] >= low + span - slack
+    assert 2 <= len(marks) <= count + 3
+
+
+def test_elements_escape_text_but_not_elements() -> None:
+    inner = svg.element("title", "a<b")
+    assert svg.element("g", inner, class_='"x"') == '<g class="&#34;x&#34;"><title>a&lt;b</title></g>'
+
+
+def test_lineage_survives_unknown_and_circular_parents() -> None:
+    nodes = [
+        svg.Node("a", "b", "promoted", ("a",)),
+        svg.Node("b", "a", "rejected", ("b",)),
+        svg.Node("c", "gone", "open", ()),
+    ]
+    assert svg.lineage(nodes, "a").count("<circle") == 4  # three dots and the champion's ring
