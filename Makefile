@@ -17,8 +17,10 @@ help:
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
 setup: $(STAMP)
+	@echo "ready: make run"
 
-# torch first: pip then takes a local CPU build where one is at hand. A broken .venv (interrupted or without pip) is rebuilt.
+# On stderr, so that `make run ARGS=--json` prints JSON alone. torch first: pip then takes a local CPU build where one is at hand.
+# A broken .venv (interrupted, without pip) is rebuilt.
 $(STAMP): pyproject.toml constraints.txt
 	@for python in $(CANDIDATES); do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
@@ -29,14 +31,14 @@ $(STAMP): pyproject.toml constraints.txt
 	if ! $(PY) -m pip --version >/dev/null 2>&1 && ! "$$found" -m venv --clear .venv >/dev/null 2>&1; then \
 	    echo "make setup: '$$found -m venv' failed; install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; \
 	fi
-	$(PIP) -c constraints.txt torch==2.13.0
-	$(PIP) -c constraints.txt -e ".[dev,llm]"
+	$(PIP) -c constraints.txt torch==2.13.0 >&2
+	$(PIP) -c constraints.txt -e ".[dev,llm]" >&2
 	@touch $(STAMP)
 
-run: setup
+run: $(STAMP)
 	@$(PY) -m graph.run $(ARGS)
 
-lint: setup
+lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(PACKAGES)
@@ -47,7 +49,7 @@ test: export OMP_NUM_THREADS = 1
 test: lint
 	$(PY) -m pytest -n auto
 
-bench: setup
+bench: $(STAMP)
 	@$(PY) -m benchmarks $(ARGS)
 
 clean:
