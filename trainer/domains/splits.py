@@ -29,7 +29,7 @@ class Interval(NamedTuple):
 _RANGES: dict[str, tuple[Interval, int]] = {
     "train": (Interval(0.0, 0.6), 1),
     "validation": (Interval(0.6, 0.7), 1),
-    "sealed": (Interval(0.7, 0.9), 8),
+    "sealed": (Interval(0.7, 0.9), 5),
     "gate": (Interval(0.9, 1.0), 1),
 }
 
@@ -50,7 +50,7 @@ def seeded(*parts: str) -> Random:
 
 
 def interval(split: Split | Literal["gate"], shard: int = 0) -> Interval:
-    """The hash positions of one shard of a split: 1 shard of train and validation, 8 of sealed.
+    """The hash positions of one shard of a split: 1 of train and validation, 5 of sealed.
 
     Raises InputError for a shard that does not exist.
     """
