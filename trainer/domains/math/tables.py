@@ -44,15 +44,16 @@ def _animals(kinds: int, most: int) -> dict[str, int]:
     return {"min_animals": kinds, "max_animals": kinds, "min_instances": 1, "max_instances": most}
 
 
-# Left out: gcd, because most of its answers are tiny (guessable); products, because few small ones
+# Brackets have half a share: no other family is as slow to draw (three of five expressions come without
+# brackets) or as hard to learn. Left out: gcd, because most of its answers are tiny (guessable); products, because few small ones
 # exist; simple_equations, because sympy makes it 20 times slower than the rest.
 LEVELS: tuple[Level, ...] = (
     Level(family="chain_sum", level=0, options=_terms(3)),
     Level(family="chain_sum", level=1, options=_terms(4)),
     Level(family="chain_sum", level=2, options=_terms(5)),
-    Level(family="basic_arithmetic", level=0, options=_brackets(3, "+-"), must_contain="("),
-    Level(family="basic_arithmetic", level=1, options=_brackets(4, "+-"), must_contain="("),
-    Level(family="basic_arithmetic", level=2, options=_brackets(4, "+-*"), must_contain="("),
+    Level(family="basic_arithmetic", level=0, options=_brackets(3, "+-"), must_contain="(", share=0.5),
+    Level(family="basic_arithmetic", level=1, options=_brackets(4, "+-"), must_contain="(", share=0.5),
+    Level(family="basic_arithmetic", level=2, options=_brackets(4, "+-*"), must_contain="(", share=0.5),
     Level(family="complex_arithmetic", level=0, options=_complex(0, 9, "+-")),
     Level(family="complex_arithmetic", level=1, options=_complex(-9, 9, "+-")),
     Level(family="complex_arithmetic", level=2, options=_complex(-20, 20, "+-"), largest=20),
