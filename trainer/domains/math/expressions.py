@@ -14,6 +14,7 @@ from typing import NamedTuple
 from trainer.domains.math.gym import legs
 
 _COMPLEX = re.compile(r"\((-?\d+)([+-]\d+)i\)([-+*])\((-?\d+)([+-]\d+)i\)")
+_INTEGER = re.compile(r"[-+*()0-9]+")
 _ANIMALS = re.compile(r"\d+ [a-z ]+(\+\d+ [a-z ]+)*")
 _OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 
@@ -77,13 +78,19 @@ def _solve_integer(text: str) -> Solution:
                 step, result = _step(value(left), _OPERATORS[type(operator)], value(right))
                 steps.append(step)
                 return result
-        raise ValueError(f"not an expression of integers with + - *: {text[:80]}")
+        raise ValueError(f"not an expression: {text[:80]}")
 
-    try:
-        answer = value(ast.parse(text, mode="eval").body)
-    except SyntaxError as error:
-        raise ValueError(f"not an expression of integers with + - *: {text[:80]}") from error
+    answer = value(_parsed(text))
     return Solution(tuple(steps), str(answer))
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        if _INTEGER.fullmatch(text):
+            return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        pass
+    raise ValueError(f"not an expression: {text[:80]}")
 
 
 def _solve_complex(a: str, b: str, operator: str, c: str, d: str) -> Solution:

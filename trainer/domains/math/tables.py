@@ -44,8 +44,8 @@ def _animals(kinds: int, most: int) -> dict[str, int]:
     return {"min_animals": kinds, "max_animals": kinds, "min_instances": 1, "max_instances": most}
 
 
-# Brackets have half a share: no other family is as slow to draw (three of five expressions come without
-# brackets) or as hard to learn. Left out: gcd, because most of its answers are tiny (guessable); products, because few small ones
+# Brackets have half a share because they are the slowest to draw: half of the expressions have none.
+# Left out: gcd, because most of its answers are tiny (guessable); products, because few small ones
 # exist; simple_equations, because sympy makes it 20 times slower than the rest.
 LEVELS: tuple[Level, ...] = (
     Level(family="chain_sum", level=0, options=_terms(3)),

@@ -46,7 +46,9 @@ def test_other_text_is_a_value_error_or_a_number(text: str) -> None:
     assert any(char.isdigit() for char in text)
 
 
-@pytest.mark.parametrize("text", ["", "1/2", "2**3", "x+1", "f(1)", "(1+2", "1.5", "+1", "-(1+2)", "(1+2i)/(1+2i)"])
+@pytest.mark.parametrize(
+    "text", ["", "1/2", "2**3", "x+1", "f(1)", "True", "1(2)", "((((", "(1+2", "1.5", "+1", "-(1+2)", "(1+2i)/(1+2i)"]
+)
 def test_what_is_not_an_expression(text: str) -> None:
     with pytest.raises(ValueError, match="not an expression"):
         solve(text)
