@@ -64,10 +64,12 @@ def health_report(
     tables = {"scores": _name_values(scores), "parent_scores": _name_values(parent_scores or {})}
     files = rollout_files(rollouts)
     try:
-        with open_parquet("stored", files, copy=True, views=VIEWS, tables=tables) as con:
+        with open_parquet("stored", files, copy=("stored", "groups"), views=VIEWS, tables=tables) as con:
             findings = tuple(run_diagnostic(con, d) for d in diagnostics.values())
     except QueryError as error:
-        raise InputError(f"{files[0].parent}: rollout files of {version}: {error}: delete it and resume") from error
+        raise InputError(
+            f"{files[0].parent}: rollout files of {version}: {error}: restore them from a copy, or train again"
+        ) from error
     return HealthReport(version=version, findings=findings, scores=dict(scores), trends=trends(metrics_files))
 
 

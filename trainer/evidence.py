@@ -55,10 +55,13 @@ def rollout_files(directories: Sequence[Path]) -> list[Path]:
         try:
             pq.read_metadata(file)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(
-                f"{file}: damaged rollout file: delete its directory {file.parent} and resume the run"
-            ) from error
+            raise damaged(file) from error
     return files
+
+
+def damaged(file: Path) -> InputError:
+    """The error for a rollout file that cannot be read."""
+    return InputError(f"{file}: damaged rollout file: restore it from a copy, or train the version again")
 
 
 @contextmanager

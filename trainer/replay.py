@@ -7,21 +7,22 @@ estimator. It scores the same rollouts under both harnesses, with the code that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from trainer.evidence import open_rollouts
+from trainer.evidence import damaged, rollout_files
 from trainer.groups import group_advantages, groups_with_spread
 from trainer.harness_files import diff_factors
 from trainer.reward import score_rollouts
-from trainer.sql import QueryError, select
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Harness, InputError, ReplayReport
 
-MAX_GROUPS = 2048
+MAX_ROLLOUTS = 16_384
 CONSTANT_SHARE = 0.94
 """A term with one value on this share of rollouts is an offset: group normalisation removes it."""
 
@@ -39,7 +40,7 @@ Floats = NDArray[np.float64]
 
 
 def replay(
-    directories: Sequence[Path], parent: Harness, candidate: Harness, *, max_groups: int = MAX_GROUPS
+    directories: Sequence[Path], parent: Harness, candidate: Harness, *, max_rollouts: int = MAX_ROLLOUTS
 ) -> ReplayReport:
     """Score the parent's rollouts (directories of step files) under both harnesses.
 
@@ -50,7 +51,7 @@ def replay(
     outcome that the score orders alike, a tie counting half (an AUC; absent without such pairs);
     ``score/mean``; ``score/std`` mean within-group std; ``advantage/abs_mean`` over kept rollouts;
     ``constant_offset`` part of the mean absolute score from terms with one value on 94 % of
-    rollouts. At most ``max_groups`` groups, chosen by a hash, so that memory does not grow.
+    rollouts. Reads about ``max_rollouts`` rollouts, evenly spaced steps, so that memory does not grow.
 
     A candidate term that gives no number on some rollout shows as ``scoring_errors`` (0, 1) and in
     ``note``. Raises InputError for damaged rollout files.
@@ -60,10 +61,7 @@ def replay(
     silent = [f"{f}: {_why_silent(f)}" for f in factors if not f.startswith(_REPLAYED)]
     if silent or not factors:
         return ReplayReport(factor=factor, applicable=False, note="; ".join(silent) or "the harnesses are equal")
-    try:
-        rows = _sample(directories, max_groups)
-    except QueryError as error:
-        raise InputError(f"{directories[0]}: rollout files: {error}: delete the directory and resume") from error
+    rows = _sample(directories, max_rollouts)
     keys = zip(*(rows[c].to_pylist() for c in ("seed", "step", "group_id")), strict=True)
     numbers: dict[tuple[object, ...], int] = {}
     group_index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
@@ -83,17 +81,21 @@ def replay(
     )
 
 
-def _sample(directories: Sequence[Path], max_groups: int) -> pa.Table:
-    with open_rollouts(directories) as con:
-        columns = select(con, "SELECT * FROM rollouts LIMIT 0").column_names
+def _sample(directories: Sequence[Path], max_rollouts: int) -> pa.Table:
+    """Whole steps, evenly spaced over the training: a file holds whole groups, so a group is never cut."""
+    files = rollout_files(directories)
+    total = sum(pq.read_metadata(file).num_rows for file in files)
+    steps = [_read(file) for file in files[:: math.ceil(max(total, 1) / max_rollouts)]]
+    return pa.concat_tables(steps)
+
+
+def _read(file: Path) -> pa.Table:
+    try:
+        columns = pq.read_schema(file).names
         features = [c for c in columns if c not in ROLLOUT_COLUMNS and not c.startswith("term_")]
-        wanted = ", ".join(f'"{c}"' for c in ("seed", "step", "group_id", *REWARD_COLUMNS, *features))
-        query = f"""
-            SELECT {wanted} FROM rollouts JOIN (
-                SELECT DISTINCT seed, step, group_id FROM rollouts
-                ORDER BY md5(concat_ws('/', seed, step, group_id)), seed, step, group_id LIMIT {max_groups}
-            ) USING (seed, step, group_id) ORDER BY seed, step, group_id, rollout_id"""
-        return select(con, query, max_rows=max_groups * 256)
+        return pq.read_table(file, columns=["seed", "step", "group_id", *REWARD_COLUMNS, *features], use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(file) from error
 
 
 def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness) -> dict[str, float]:

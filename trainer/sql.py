@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -54,7 +55,7 @@ def open_parquet(
     name: str,
     files: Sequence[Path],
     *,
-    copy: bool = False,
+    copy: Collection[str] = (),
     views: Mapping[str, str] | None = None,
     tables: Mapping[str, pa.Table] | None = None,
     memory_limit: str = MEMORY_LIMIT,
@@ -62,10 +63,10 @@ def open_parquet(
     """A locked connection in which ``name`` holds the rows of ``files`` (at least one), next to small
     ``tables`` and, on top of both, ``views`` (name to SELECT, in order).
 
-    ``copy`` reads the files once into a temporary database on disk: worth it when many queries
-    follow, because opening hundreds of small files costs more than reading them. Memory stays under
-    ``memory_limit`` either way; larger intermediates spill to a temporary folder. Raises QueryError
-    when a file cannot be read or a view does not bind.
+    What ``copy`` names (``name`` or views) is computed once, into a temporary database on disk: worth
+    it when many queries follow, because opening hundreds of small files costs more than reading
+    them. Memory stays under ``memory_limit`` either way; larger intermediates spill to a temporary
+    folder. Raises QueryError when a file cannot be read or a view does not bind.
     """
     listed = "[" + ", ".join("'" + str(file.resolve()).replace("'", "''") + "'" for file in files) + "]"
     with tempfile.TemporaryDirectory(prefix="evotrainer-sql-") as scratch:
@@ -74,15 +75,15 @@ def open_parquet(
         con = duckdb.connect(database, config={**_CONFIG, "memory_limit": memory_limit, "temp_directory": spill})
         try:
             with _one_line_errors():
-                kind = "TABLE" if copy else "VIEW"
-                con.execute(f"CREATE {kind} {name} AS SELECT * FROM read_parquet({listed}, union_by_name = true)")
+                kind = {n: "TABLE" if n in copy else "VIEW" for n in (name, *(views or {}))}
+                con.execute(f"CREATE {kind[name]} {name} AS SELECT * FROM read_parquet({listed})")
                 for table_name, table in (tables or {}).items():
                     con.register("_incoming", table)
                     con.execute(f"CREATE TABLE {table_name} AS SELECT * FROM _incoming")
                     con.unregister("_incoming")
                 for view_name, query in (views or {}).items():
-                    con.execute(f"CREATE VIEW {view_name} AS {query}")
-                con.execute(f"SET allowed_paths = {'[]' if copy else listed}")
+                    con.execute(f"CREATE {kind[view_name]} {view_name} AS {query}")
+                con.execute(f"SET allowed_paths = {'[]' if name in copy else listed}")
                 _lock(con)
             yield con
         finally:
@@ -94,17 +95,18 @@ def select(
 ) -> pa.Table:
     """Run one SELECT and return at most ``max_rows`` rows.
 
-    Raises QueryError for a query that parse_select refuses, that fails, or that takes longer than
-    ``timeout_s`` seconds.
+    Raises QueryError for a query that parse_select refuses, that fails, or that takes more than
+    ``timeout_s`` seconds of this process's time: what a query gives must not depend on how busy the
+    machine is.
     """
     parse_select(sql)
-    timer = threading.Timer(timeout_s, con.interrupt)
-    timer.start()
+    done = threading.Event()
+    threading.Thread(target=_interrupt_after, args=(con, timeout_s, done), daemon=True).start()
     try:
         with _one_line_errors(timeout_s):
             return con.sql(sql).limit(max_rows).to_arrow_table()
     finally:
-        timer.cancel()
+        done.set()
 
 
 def parse_select(sql: str) -> dict[str, Any]:
@@ -162,6 +164,14 @@ def volatile_functions() -> frozenset[str]:
     return (_functions("function_type = 'scalar'") | {"pg_sleep", "ago"}) - _functions(
         "function_type = 'scalar' AND stability = 'CONSISTENT'"
     )
+
+
+def _interrupt_after(con: duckdb.DuckDBPyConnection, cpu_s: float, done: threading.Event) -> None:
+    limit = time.process_time() + cpu_s
+    while not done.wait(0.05):
+        if time.process_time() > limit:
+            con.interrupt()
+            return
 
 
 def _lock(con: duckdb.DuckDBPyConnection) -> None:

@@ -99,7 +99,7 @@ def test_quarters_are_per_seed(tmp_path: Path) -> None:
     short = write(tmp_path / "s1", second)
     spans = "SELECT seed, quarter, min(step) AS first, max(step) AS last FROM rollouts GROUP BY ALL ORDER BY ALL"
     files = [*sorted(long.glob("*.parquet")), *sorted(short.glob("*.parquet"))[: STEPS // 2]]
-    with open_parquet("stored", files, copy=True, views=VIEWS) as con:
+    with open_parquet("stored", files, copy={"stored"}, views=VIEWS) as con:
         rows = [tuple(r.values()) for r in select(con, spans).to_pylist()]
         early, late_rows = (
             {r["seed"]: r["n"] for r in select(con, f"SELECT seed, count(*) AS n FROM {v} GROUP BY seed").to_pylist()}
@@ -128,7 +128,7 @@ def test_dead_means_the_same_in_sql_and_in_training(seed: int) -> None:
     c["score"] = base + scale * random.integers(0, 2, len(base))
     with tempfile.TemporaryDirectory() as folder:
         file = write_step(Path(folder), 0, table(c))
-        with open_parquet("stored", [file], copy=True, views=VIEWS) as con:
+        with open_parquet("stored", [file], copy={"stored"}, views=VIEWS) as con:
             dead = select(con, "SELECT dead FROM groups ORDER BY group_id")["dead"].to_pylist()
     assert dead == (~groups_with_spread(c["score"], group_number(c))).tolist()
 
@@ -139,7 +139,7 @@ def test_a_page_that_cannot_be_read_names_the_directory(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[4:2000] = bytes(1996)  # footer and magic stay intact
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"rollouts: rollout files of v1: .*delete") as caught:
+    with pytest.raises(InputError, match=r"rollouts: rollout files of v1: .*restore") as caught:
         health_report("v1", [directory], {}, {}, [])
     assert "\n" not in str(caught.value)
 

@@ -47,7 +47,7 @@ def test_a_damaged_file_is_named_with_the_remedy(tmp_path: Path, keep: int) -> N
     directory = write(tmp_path)
     damaged = directory / "step-000005.parquet"
     damaged.write_bytes(damaged.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"step-000005\.parquet: damaged .*delete") as caught:
+    with pytest.raises(InputError, match=r"step-000005\.parquet: damaged .*restore") as caught:
         rollout_files([directory])
     assert "\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainer.harness_files import apply_edit, parse_harness
 from trainer.replay import constant_offset, order_agreement, replay
 from trainer.seed_harness import load_seed_files
-from trainer.types import Harness, HarnessEdit, PutTerm, ReplayReport, RewardTerm, SetOption, SetWeight
+from trainer.types import Harness, HarnessEdit, InputError, PutTerm, RewardTerm, SetOption, SetWeight
 
 from .rollout_tables import Columns, group_number, write
 
@@ -115,10 +115,20 @@ def test_a_term_without_numbers_is_a_scoring_error(stored: list[Path]) -> None:
     assert unknown.metrics["scoring_errors"] == (0.0, 1.0) and "outcome" in unknown.note
 
 
-def test_a_sample_is_whole_groups_and_always_the_same(stored: list[Path]) -> None:
-    reports: list[ReplayReport] = [replay(stored, PARENT, paid("response_length"), max_groups=40) for _ in range(2)]
+def test_a_sample_is_whole_steps_over_the_training_and_always_the_same(stored: list[Path]) -> None:
+    reports = [replay(stored, PARENT, paid("response_length"), max_rollouts=400) for _ in range(2)]
     assert reports[0] == reports[1]
-    assert (reports[0].groups, reports[0].rollouts) == (40, 320)
+    assert (reports[0].groups, reports[0].rollouts) == (40, 320)  # every fourth of 16 steps
+
+
+def test_a_damaged_page_names_its_file(tmp_path: Path) -> None:
+    directory = write(tmp_path / "rollouts")
+    file = directory / "step-000001.parquet"
+    content = bytearray(file.read_bytes())
+    content[4:2000] = bytes(1996)  # footer and magic stay intact
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"step-000001\.parquet: damaged"):
+        replay([directory], PARENT, paid("1"))
 
 
 def test_groups_of_equal_names_in_two_seeds_stay_apart(stored: list[Path], tmp_path: Path) -> None:

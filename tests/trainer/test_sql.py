@@ -47,8 +47,10 @@ def files(tmp_path: Path) -> list[Path]:
     return rollout_files([write(tmp_path / "rollouts")])
 
 
-@pytest.mark.parametrize("copy", [False, True])
-def test_a_connection_reads_its_files_and_nothing_else(files: list[Path], tmp_path: Path, copy: bool) -> None:
+@pytest.mark.parametrize("copy", [(), ("rollouts",), ("rollouts", "late")])
+def test_a_connection_reads_its_files_and_nothing_else(
+    files: list[Path], tmp_path: Path, copy: tuple[str, ...]
+) -> None:
     other = tmp_path / "other.parquet"
     other.write_bytes(files[0].read_bytes())
     scores = pa.table({"name": ["a"], "value": [1.0]})
