@@ -14,7 +14,7 @@ from trainer.embedded.rollouts import Scored, judge_rollouts, merge
 from trainer.groups import group_advantages, groups_with_spread
 from trainer.types import Domain, InputError, Task, TrainSpec
 
-POOL_TASKS = 8192
+POOL_TASKS = 4096
 """Training tasks a job draws from: more than a budget of minutes visits."""
 
 

@@ -17,7 +17,7 @@ from trainer.embedded.files import (
     stored_evaluation,
     stored_result,
 )
-from trainer.embedded.process import Child, wait_any
+from trainer.embedded.process import Child, start_server, wait_any
 from trainer.types import Evaluation, StepProgress, TrainResult, TrainSpec
 
 POLL_S = 0.2
@@ -127,6 +127,7 @@ class EmbeddedTrainer:
 
     def __init__(self, max_parallel: int, grace_s: float = 30.0) -> None:
         """``grace_s`` is the time a job gets beyond its ``deadline_s`` to finish its step and save."""
+        start_server()
         self._queue = Queue(max_parallel)
         self._grace_s = grace_s
 
