@@ -232,8 +232,8 @@ def _scores(inp: GateInput) -> tuple[Array, Array]:
 
 
 def _validity(inp: GateInput, policy: GatePolicy) -> Validity:
-    """The rule of ``Validity``. Its variances come from the two arms alone: the candidate's reward sets
-    the proxy's unit, so other versions' spreads do not apply."""
+    """The rule of ``Validity``. Its variances come from the two arms alone, for the candidate's reward
+    sets the unit; and plainly pooled, for here a missed hack is the dearer error."""
     ours, theirs = inp.candidate, inp.parent
     if not ours.gate or not theirs.gate or min(len(ours.gate), len(theirs.gate)) < 2:
         return Validity(state="not judged")
@@ -244,9 +244,9 @@ def _validity(inp: GateInput, policy: GatePolicy) -> Validity:
         b.append(score_array(arm.gate))
     require_same(ours.gate[0], theirs.gate[0])
     gap = [gate.mean(axis=(1, 2)) - proxy / 2 for proxy, gate in zip(a, b, strict=True)]
-    rise = compare(_plain(a[0]), _plain(a[1]))
-    follow = compare(moments(b[0]), moments(b[1]))
-    fall = compare(_plain(-gap[0]), _plain(-gap[1]))
+    rise = compare(_plain(a[0]), _plain(a[1]), max_rule=False)
+    follow = compare(moments(b[0]), moments(b[1]), max_rule=False)
+    fall = compare(_plain(-gap[0]), _plain(-gap[1]), max_rule=False)
     state: Literal["clean", "invalid", "unconfirmed"] = "clean"
     if rise.p <= policy.proxy_level and follow.p > policy.gate_level:
         state = "invalid" if fall.p <= policy.gap_level else "unconfirmed"
