@@ -195,7 +195,8 @@ def load_rules(path: Path | None = None) -> Rules:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not TOML ({error}); correct the file") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        # An unknown key is the better clue: the missing one beside it is usually the same key, misspelt.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         field = ".".join(str(part) for part in first["loc"]) or "file"
         why = first["msg"].removeprefix("Value error, ").replace("\n", " ")
         raise InputError(f"{path}: {field}: {why}; see agents/playbook.toml for the form") from None

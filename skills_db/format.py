@@ -7,6 +7,7 @@ with one entry a line, evidence one JSON object a line.
 from __future__ import annotations
 
 import json
+import re
 
 import yaml
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from skills_db.types import Evidence, Skill
 
 MAX_CHARS = 1 << 18
 _FENCE = "---\n"
+_FOLDED = re.compile("[\r\x85\u2028\u2029]")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -22,7 +24,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    # YAML folds Unicode's line breaks like \n unless they are escaped, which only double quotes do.
+    style = '"' if _FOLDED.search(value) else "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Dumper.add_representer(str, _text)

@@ -25,6 +25,7 @@ def check_name(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(check_name)]
+Given = Annotated[str, Field(min_length=1)]
 Description = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -35,8 +36,8 @@ class _Record(BaseModel):
 class Evidence(_Record):
     """One measured use of a skill. ``key`` (run/version) makes adding it twice count once."""
 
-    key: Annotated[str, Field(min_length=1)]
-    domain: str
+    key: Given
+    domain: Given
     outcome: Outcome
     value: str
     """JSON text of the factor's value that was tried."""
@@ -51,9 +52,9 @@ class SkillNote(_Record):
 
     name: Name
     description: Description
-    domain: str
-    trigger: str
-    factor: str
+    domain: Given
+    trigger: Given
+    factor: Given
     value: str
     outcome: Outcome
     evidence: str
@@ -73,9 +74,9 @@ class Skill(_Record):
     schema_version: Literal[1] = 1
     name: Name
     description: Description
-    origin: str
-    trigger: str
-    factor: str
+    origin: Given
+    trigger: Given
+    factor: Given
     value: str = ""
     preconditions: tuple[str, ...] = ()
     expected_effect: str = ""
