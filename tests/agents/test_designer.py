@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,9 +11,11 @@ from agents.edits import apply_change, value_text
 from agents.rules import Rules, load_rules
 from agents.types import Case, DesignInput, Dropped, Intervention, SkillRef
 from tests.agents.situations import COLLAPSED, case_of, finding, situation, to_design
+from trainer.harness_files import apply_edit, diff_factors, parse_harness
 from trainer.types import ActorRecipe, AlgorithmRecipe, FilterGroups, Finding, Recipe, RewardRecipe, SetWeight
 
 RULES = load_rules()
+SEED_HARNESS = Path(__file__).parents[2] / "trainer" / "seed_harness"
 
 
 def exhaust(inp: DesignInput, rules: Rules, limit: int = 200) -> list[Intervention]:
@@ -233,3 +236,16 @@ def test_never_a_failed_refused_dropped_or_empty_change(
         else:
             refused = Dropped(factor=key[0], value=key[1], reason="no signal")
             inp = inp.model_copy(update={"refused": (*inp.refused, refused)})
+
+
+def test_every_design_applies_to_the_seed_harness_as_the_factor_it_declares(rules: Rules) -> None:
+    files = {str(f.relative_to(SEED_HARNESS)): f.read_text("utf-8") for f in SEED_HARNESS.rglob("*.toml")}
+    before = parse_harness(files, "seed")
+    for found in ([], [finding("truncation")], [finding("over_filtering"), finding("format_failures")]):
+        inp = to_design(situation(*found, recipe=before.recipe), rules)
+        inp = inp.model_copy(update={"terms": tuple(before.terms)})
+        ideas = exhaust(inp, rules, limit=25)
+        assert len(ideas) == 25
+        for idea in ideas:
+            after = parse_harness(apply_edit(files, idea.edit), "candidate")
+            assert diff_factors(before, after) == (idea.edit.factor,)
