@@ -62,7 +62,7 @@ class Git:
         """The output as bytes. Raises GitError where git fails, InputError where there is no git."""
         try:
             done = subprocess.run(
-                ["git", "--no-optional-locks", *_CONFIG, *args],
+                ["git", *_CONFIG, *args],
                 input=stdin.encode(),
                 capture_output=True,
                 cwd=self.work_tree,

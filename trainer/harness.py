@@ -194,8 +194,8 @@ class HarnessRepo:
         """Merge a candidate into main (``--no-ff``), note its metrics, close its branch; return the merge.
 
         Promoting the same commit again returns the same merge. Raises InputError on a main work
-        tree that is not clean, and where main has moved so that the merge would not be the harness
-        the candidate was trained with (diagnostics and procedure aside: they change no training).
+        tree that is not clean, and where main has moved in recipe or reward since the candidate was
+        proposed (a diagnostic merges always: it changes no training).
         """
         check_name("version", version)
         self._known(commit)

@@ -37,17 +37,21 @@ def merge_of(git: Git, commit: str) -> str:
 
 
 def tree_to_promote(git: Git, main: str, commit: str) -> str:
-    """The tree of the merge of ``commit`` into ``main``: what the candidate was trained with, with
-    main's newer diagnostics. InputError where main has moved in the recipe or the reward: that
-    combination was never trained."""
+    """The tree of the merge of ``commit`` into ``main``. InputError where both changed recipe or
+    reward since they parted: that combination was never trained, so no gate has judged it."""
     base = git("merge-base", main, commit)
     if base == commit:
         raise InputError(f"harness: {commit}: already part of main; nothing to promote")
     if base == main:
         return f"{commit}^{{tree}}"
+    moved, retrained = (_training_files(git, base, tip) for tip in (main, commit))
     tree = merged_tree(git, base, main, commit)
-    moved = git("diff-tree", "-r", "--name-only", commit, tree) if tree else "a file the candidate changes"
-    if tree is None or "recipe.toml" in moved or "reward/" in moved:
-        where = ", ".join(moved.splitlines())
-        raise InputError(f"harness: {commit}: main has moved since ({where}); propose the edit again from {main}")
+    if tree is None or (moved and retrained):
+        where = ", ".join(moved) if moved and retrained else "the same file"
+        raise InputError(f"harness: {commit}: main has moved since in {where}; propose the edit again from {main}")
     return tree
+
+
+def _training_files(git: Git, a: str, b: str) -> list[str]:
+    """What differs in the files that training depends on: all but diagnostics and procedure."""
+    return git("diff-tree", "-r", "--name-only", a, b, "--", "recipe.toml", "reward").splitlines()
