@@ -136,11 +136,8 @@ class HarnessRepo:
     def metrics(self, commit: str) -> dict[str, Any]:
         """The metrics noted on a commit; empty where there are none."""
         self._known(commit)
-        try:
-            noted = self.git("notes", _NOTES, "show", commit)
-        except GitError:
-            return {}
-        return dict(json.loads(noted))
+        noted = self.git("log", "-1", "--no-standard-notes", "--notes=metrics", "--format=%N", commit)
+        return dict(json.loads(noted or "{}"))
 
     # ---------------------------------------------------------------------------------- write
 
