@@ -26,8 +26,9 @@ MAX_ROLLOUTS = 16_384
 CONSTANT_SHARE = 0.94
 """A term with one value on this share of rollouts is an offset: group normalisation removes it."""
 
-_REPLAYED = ("reward.", "algorithm.")
+# Prefixes of factors a replay says nothing about, and why; the rest (reward and algorithm) it can tell.
 _SILENT: Mapping[str, str] = {
+    "algorithm.filter_groups.max_num_gen_batches": "it changes how many groups are sampled, and a replay samples none",
     "optim.": "it changes the size of updates, and stored rollouts hold no updates",
     "actor.": "it changes the loss on a given batch, and a replay computes no loss",
     "rollout.": "it changes which rollouts are sampled, and a replay samples none",
@@ -58,7 +59,7 @@ def replay(
     """
     factors = diff_factors(parent, candidate)
     factor = ", ".join(factors) or "none"
-    silent = [f"{f}: {_why_silent(f)}" for f in factors if not f.startswith(_REPLAYED)]
+    silent = [f"{f}: {why}" for f in factors for prefix, why in _SILENT.items() if f.startswith(prefix)]
     if silent or not factors:
         return ReplayReport(factor=factor, applicable=False, note="; ".join(silent) or "the harnesses are equal")
     rows = _sample(directories, max_rollouts)
@@ -154,7 +155,3 @@ def constant_offset(terms: Mapping[str, Floats], weights: Mapping[str, float]) -
         if counts.max() >= CONSTANT_SHARE * counts.sum():
             constant += abs(weight * float(values[counts.argmax()])) * float(counts.max() / counts.sum())
     return constant / total if total else 0.0
-
-
-def _why_silent(factor: str) -> str:
-    return next((why for prefix, why in _SILENT.items() if factor.startswith(prefix)), "a replay says nothing about it")

@@ -48,6 +48,7 @@ def test_equal_harnesses_and_silent_factors_are_not_applicable(stored: list[Path
         ("optim.lr", 1e-3, "updates"),
         ("rollout.temperature", 0.7, "samples none"),
         ("rollout.n", 16, "samples none"),
+        ("algorithm.filter_groups.max_num_gen_batches", 5, "samples none"),
         ("actor.entropy_coeff", 0.01, "loss"),
         ("data.levels", (1, 2), "tasks"),
     ):
