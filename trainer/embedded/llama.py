@@ -182,10 +182,21 @@ class LlamaPolicy:
         self.max_positions = module.layout.max_position_embeddings
 
     def logits(self, tokens: Tensor, mask: Tensor, select: Tensor | None = None) -> Tensor:
-        positions = (mask.long().cumsum(-1) - 1).clamp_min(0)
+        # Everything but attention runs on the tokens alone, without padding: ragged batches cost what
+        # their tokens cost.
+        rows, length = tokens.shape
+        flat = mask.flatten().nonzero()[:, 0]
+        positions = (mask.long().cumsum(-1) - 1).flatten()[flat]
         # Right padding comes after everything that matters, so plain causal attention is exact there.
-        allowed = None if bool(mask[:, 0].all()) else _causal(mask)
-        hidden = self.module(tokens, positions, _full_attention(allowed))
+        full = _full_attention(None if bool(mask[:, 0].all()) else _causal(mask))
+
+        def padded(x: Tensor) -> Tensor:
+            return x.new_zeros(rows * length, *x.shape[1:]).index_copy(0, flat, x).view(rows, length, *x.shape[1:])
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return full(layer, padded(q), padded(k), padded(v)).flatten(0, 1).index_select(0, flat)
+
+        hidden = padded(self.module(tokens.flatten()[flat], positions, attend))
         return self.module.project(hidden if select is None else hidden[select])
 
     def prefill(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, KvCache]:

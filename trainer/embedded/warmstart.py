@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from trainer.embedded import llama, tokenizer
+from trainer.embedded import llama, muon, tokenizer
 from trainer.embedded.llama import Decoder, Layout, LlamaPolicy
+from trainer.embedded.muon import Muon
 from trainer.embedded.policy import save_policy
 from trainer.embedded.tokenizer import ChatTokenizer, build_tokenizer, chat_tokenizer
 from trainer.types import Demonstration, Domain, InputError, Record
@@ -34,23 +35,23 @@ Progress = Callable[[int, int, float], None]
 MANIFEST = "warm_start.json"
 TOKENIZER_CORPUS = 2000
 """Demonstrations of seed 0 that fix the vocabulary: the same for every seed, so that token counts compare."""
-BUCKET = 16
-"""Batches that are sorted by length together: little padding, and still nearly random batches."""
 
 
 class SftSettings(Record):
     """Layout of the default policy and schedule of its warm start.
 
     ``demonstrations`` are drawn once and repeated in epochs until ``steps`` batches of
-    ``batch_size`` are done. The learning rate rises linearly over ``warmup_steps`` and falls along a
-    cosine to a tenth. ``head_dim`` 32 is the least that vLLM serves.
+    ``batch_size`` are done. Matrices learn by Muon at ``matrix_lr``, embeddings and norms by AdamW at
+    ``lr``; both rates rise linearly over ``warmup_steps`` and fall linearly. ``head_dim`` 32 is the
+    least that vLLM serves.
     """
 
-    steps: Annotated[int, Field(gt=0)] = 1500
-    batch_size: Annotated[int, Field(gt=0)] = 64
+    steps: Annotated[int, Field(gt=0)] = 1000
+    batch_size: Annotated[int, Field(gt=0)] = 48
     demonstrations: Annotated[int, Field(gt=0)] = 20_000
-    lr: Annotated[float, Field(gt=0)] = 3e-3
-    warmup_steps: Annotated[int, Field(ge=0)] = 50
+    matrix_lr: Annotated[float, Field(gt=0)] = 0.02
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     hidden_size: Annotated[int, Field(gt=0)] = 64
@@ -103,21 +104,19 @@ def train_sft(domain: Domain, seed: int, settings: SftSettings, progress: Progre
     if longest > policy.max_positions:
         raise InputError(f"max_position_embeddings: {policy.max_positions} is less than the longest demonstration "
                          f"of domain {domain.name}, {longest} tokens; raise it")  # fmt: skip
-    optimizer = torch.optim.AdamW(
-        policy.module.parameters(), lr=settings.lr, betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True
-    )
-    lengths = [len(prompt) + len(reply) for prompt, reply in examples]
-    batches = bucketed_batches(lengths, settings.batch_size, seed)
+    batches = shuffled_batches(len(examples), settings.batch_size, seed)
+    optimizers = _optimizers(policy.module, settings)
     for step in range(settings.steps):
         tokens, mask, target = collate([examples[i] for i in next(batches)], policy.tokenizer.pad_id)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, step)
+        for optimizer, rate in optimizers:
+            optimizer.param_groups[0]["lr"] = rate * schedule(settings, step)
         logits = policy.logits(tokens[:, :-1], mask[:, :-1], select=target[:, 1:])
         loss = F.cross_entropy(logits, tokens[:, 1:][target[:, 1:]])
-        optimizer.zero_grad(set_to_none=True)
+        policy.module.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(policy.module.parameters(), settings.grad_clip)
-        optimizer.step()
+        for optimizer, _ in optimizers:
+            optimizer.step()
         if progress is not None:
             progress(step + 1, settings.steps, float(loss.detach()))
     return policy
@@ -158,25 +157,21 @@ def initialised(layout: Layout, seed: int) -> Decoder:
     return module.eval()
 
 
-def learning_rate(settings: SftSettings, step: int) -> float:
-    """Linear warm-up, then a cosine from ``lr`` to a tenth of it at the last step."""
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return settings.lr * (0.1 + 0.9 * 0.5 * (1.0 + math.cos(math.pi * done)))
+def schedule(settings: SftSettings, step: int) -> float:
+    """Factor of the learning rates: a linear rise over the warm-up, a linear fall to a twentieth at the end."""
+    return min(1.0, (step + 1) / max(1, settings.warmup_steps)) * (1.0 - 0.95 * step / settings.steps)
 
 
-def bucketed_batches(lengths: Sequence[int], batch_size: int, seed: int) -> Iterator[list[int]]:
-    """Endless epochs of batches of indices; a batch holds examples of similar length."""
+def shuffled_batches(count: int, batch_size: int, seed: int) -> Iterator[list[int]]:
+    """Endless epochs of batches of indices in random order.
+
+    Not sorted by length: that would also sort by style, and a batch of one style teaches less. The
+    forward pass skips padding anyway.
+    """
     generator = torch.Generator().manual_seed(seed)
     while True:
-        order = torch.randperm(len(lengths), generator=generator).tolist()
-        pool = batch_size * BUCKET
-        for start in range(0, len(order), pool):
-            near = sorted(order[start : start + pool], key=lambda i: lengths[i])
-            batches = [near[i : i + batch_size] for i in range(0, len(near), batch_size)]
-            for index in torch.randperm(len(batches), generator=generator).tolist():
-                yield batches[index]
+        order = torch.randperm(count, generator=generator).tolist()
+        yield from (order[start : start + batch_size] for start in range(0, count, batch_size))
 
 
 def collate(examples: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,6 +195,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _optimizers(module: Decoder, settings: SftSettings) -> list[tuple[torch.optim.Optimizer, float]]:
+    """Muon for the matrices, which halves the steps until the policy works; AdamW for the rest."""
+    matrices = [
+        p for name, p in module.named_parameters() if p.dim() == 2 and not name.startswith(("embedding", "head"))
+    ]
+    chosen = set(matrices)
+    rest = [p for p in module.parameters() if p not in chosen]
+    adamw = torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True)
+    return [(Muon(matrices, settings.matrix_lr), settings.matrix_lr), (adamw, settings.lr)]
+
+
 def _encode(chat: ChatTokenizer, demo: Demonstration) -> tuple[list[int], list[int]]:
     return chat.encode_prompt(demo.messages), [*chat.encode(demo.reply), chat.eos_id]
 
@@ -209,7 +215,7 @@ def _key(domain: Domain, seed: int, settings: SftSettings) -> str:
     digest = hashlib.sha256()
     for demo in domain.demonstrations(256, seed):
         digest.update(demo.model_dump_json().encode())
-    for source in (__file__, llama.__file__, tokenizer.__file__):
+    for source in (__file__, llama.__file__, muon.__file__, tokenizer.__file__):
         digest.update(Path(source).read_bytes())
     digest.update(json.dumps([settings.model_dump(), seed, domain.name, torch.__version__]).encode())
     return f"{domain.name}-{seed}-{digest.hexdigest()[:16]}"

@@ -13,7 +13,7 @@ import torch
 from trainer.embedded import warmstart
 from trainer.embedded.policy import load_policy
 from trainer.embedded.sampler import sample
-from trainer.embedded.warmstart import SftSettings, bucketed_batches, collate, learning_rate, warm_start
+from trainer.embedded.warmstart import SftSettings, collate, schedule, shuffled_batches, warm_start
 from trainer.types import Demonstration, InputError, Judged, Message, Task
 
 SMALL = SftSettings(
@@ -183,24 +183,23 @@ def test_demonstrations_longer_than_the_policy_are_refused(tmp_path: Path) -> No
 
 
 def test_every_epoch_holds_every_example_once() -> None:
-    lengths = [Random(i).randrange(1, 50) for i in range(103)]
-    per_epoch = -(-103 // 8)
-    batches = bucketed_batches(lengths, 8, seed=1)
-    epochs = [list(islice(batches, per_epoch)) for _ in range(2)]
+    batches = shuffled_batches(103, 8, seed=1)
+    epochs = [list(islice(batches, 13)) for _ in range(2)]
     for epoch in epochs:
         assert Counter(i for batch in epoch for i in batch) == Counter(range(103))
+        assert [len(batch) for batch in epoch] == [8] * 12 + [7]
     assert epochs[0] != epochs[1]
-    spread = [max(lengths[i] for i in b) - min(lengths[i] for i in b) for b in epochs[0]]
-    assert sum(spread) / len(spread) < 10  # 8 of 103 sorted lengths of up to 50: about 4 apart
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
-    settings = SftSettings(steps=100, warmup_steps=10, lr=1.0)
-    rates = [learning_rate(settings, step) for step in range(101)]
+    settings = SftSettings(steps=100, warmup_steps=10)
+    rates = [schedule(settings, step) for step in range(101)]
     assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == rates[9] == rates[10] == 1.0
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[100] == pytest.approx(0.1)
+    assert rates[:10] == sorted(rates[:10])
+    assert max(rates) == rates[9] == pytest.approx(1 - 0.95 * 0.09)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[100] == pytest.approx(0.05)
+    assert schedule(settings.model_copy(update={"warmup_steps": 0}), 0) == 1.0
 
 
 def test_the_default_layout_is_servable() -> None:
