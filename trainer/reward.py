@@ -119,8 +119,6 @@ def _evaluate(rows: pa.Table, terms: Mapping[str, RewardTerm]) -> dict[str, Floa
         columns: dict[str, Any] = con.execute(_query(terms)).fetchnumpy()
     except duckdb.Error as error:
         raise InputError(f"reward/{_culprit(rows, terms)}.toml: sql: {' '.join(str(error).split())}") from error
-    finally:
-        con.unregister("rollouts")
     values: dict[str, Floats] = {}
     for name, column in zip(terms, columns.values(), strict=True):
         missing = np.ma.getmaskarray(column)
@@ -150,8 +148,6 @@ def _culprit(rows: pa.Table, terms: Mapping[str, RewardTerm]) -> str:
             con.execute(_query({name: term})).fetchnumpy()
         except duckdb.Error:
             return name
-        finally:
-            con.unregister("rollouts")
     return "+".join(terms)
 
 
