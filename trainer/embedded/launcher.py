@@ -183,12 +183,10 @@ class EmbeddedTrainer:
         jobs: list[ChildJob] = []
         try:
             for spec in specs:
-                job = _evaluation_job(spec)
-                jobs.append(job)
-                if stored_evaluation(spec) is None:
-                    self._queue.submit(job)
-                else:
-                    job.ended = True
+                done = stored_evaluation(spec) is not None
+                jobs.append(_evaluation_job(spec, ended=done))
+                if not done:
+                    self._queue.submit(jobs[-1])
             self._run(jobs, on_progress)
         finally:
             for job in jobs:
@@ -230,9 +228,13 @@ def _result_of(job: EmbeddedJob) -> TrainResult:
     return result or TrainResult(status="crashed", error=f"exit code {code}; the log ends with\n{work.log_tail()}")
 
 
-def _evaluation_job(spec: EvalSpec) -> ChildJob:
+def _evaluation_job(spec: EvalSpec, *, ended: bool) -> ChildJob:
     log = spec.out_file.with_suffix(".log")
-    return ChildJob(lambda: Child("trainer.embedded.job:run_evaluation", (spec,), log), evaluation_progress_file(spec))
+    return ChildJob(
+        lambda: Child("trainer.embedded.job:run_evaluation", (spec,), log),
+        evaluation_progress_file(spec),
+        ended=ended,
+    )
 
 
 def _evaluation_of(spec: EvalSpec, job: ChildJob) -> Evaluation:

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.trainer.embedded.toy import copy_policy, copy_spec
+from tests.trainer.embedded.toy import copy_policy, copy_recipe, copy_spec
 from trainer.embedded.launcher import EmbeddedTrainer
 from trainer.embedded.policy import save_policy
 from trainer.embedded.process import Child
-from trainer.types import InputError, StepProgress, TrainSpec
+from trainer.types import InputError, RewardTerm, StepProgress, TrainSpec
 
 PATIENCE_S = 120
 """How long to wait for what must happen; only a failing test ever waits that long."""
@@ -43,7 +43,10 @@ def math_spec(out_dir: Path, base: Path, **changes: Any) -> TrainSpec:
 
 
 def endless(out_dir: Path, base: Path, **changes: Any) -> TrainSpec:
-    return math_spec(out_dir, base, token_budget=10**9, **changes)
+    """A job that never runs out of budget, nor of signal: it hardly learns what it is rewarded for."""
+    term = RewardTerm(name="one", description="replies with a 1", sql="CAST(contains(response, '1') AS DOUBLE)")
+    recipe = copy_recipe(optim={"lr": 1e-9}, reward={"weights": {"one": 1.0}})
+    return math_spec(out_dir, base, token_budget=10**9, recipe=recipe, terms={"one": term}, **changes)
 
 
 def wait_until(condition: Any) -> None:

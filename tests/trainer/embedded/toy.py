@@ -77,10 +77,10 @@ def copy_policy(seed: int = 0) -> Policy:
         for parameter in module.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.1)
-        # Tied embeddings: a direction that the final norm always meets lifts the wanted tokens.
+        # Tied embeddings: one direction in which every state is positive and the wanted tokens are long.
         ids = [tokenizer.encode(digit)[0] for digit in DIGITS] + [tokenizer.eos_id]
-        module.embedding.weight[:, 0] = -0.5
-        module.embedding.weight[ids, 0] = 1.0
+        module.embedding.weight[:, 0] = 0.3
+        module.embedding.weight[ids, 0] = 1.5
     return LlamaPolicy(module, tokenizer, config)
 
 
