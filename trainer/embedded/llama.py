@@ -182,22 +182,25 @@ class LlamaPolicy:
         self.max_positions = module.layout.max_position_embeddings
 
     def logits(self, tokens: Tensor, mask: Tensor, select: Tensor | None = None) -> Tensor:
-        # Everything but attention runs on the tokens alone, without padding: ragged batches cost what
-        # their tokens cost.
+        # Everything but attention runs on the distinct tokens alone: padding costs nothing, and
+        # neither do prefixes that neighbouring rows share, such as the prompt of a group.
         rows, length = tokens.shape
-        flat = mask.flatten().nonzero()[:, 0]
-        positions = (mask.long().cumsum(-1) - 1).flatten()[flat]
+        left_padded = not bool(mask[:, 0].all())
+        compute, owner = _distinct(tokens, mask, shared=not left_padded)
+        positions = (mask.long().cumsum(-1) - 1).flatten()[compute]
         # Right padding comes after everything that matters, so plain causal attention is exact there.
-        full = _full_attention(None if bool(mask[:, 0].all()) else _causal(mask))
+        full = _full_attention(_causal(mask) if left_padded else None)
 
         def padded(x: Tensor) -> Tensor:
-            return x.new_zeros(rows * length, *x.shape[1:]).index_copy(0, flat, x).view(rows, length, *x.shape[1:])
+            return x.index_select(0, owner).view(rows, length, *x.shape[1:])
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return full(layer, padded(q), padded(k), padded(v)).flatten(0, 1).index_select(0, flat)
+            return full(layer, padded(q), padded(k), padded(v)).flatten(0, 1).index_select(0, compute)
 
-        hidden = padded(self.module(tokens.flatten()[flat], positions, attend))
-        return self.module.project(hidden if select is None else hidden[select])
+        hidden = self.module(tokens.flatten()[compute], positions, attend)
+        if select is None:
+            return self.module.project(padded(hidden))
+        return self.module.project(hidden.index_select(0, owner[select.flatten()]))
 
     def prefill(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, KvCache]:
         rows, length = tokens.shape
@@ -273,6 +276,25 @@ def _causal(mask: Tensor) -> Tensor:
     earlier = torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
     itself = torch.eye(length, dtype=torch.bool, device=mask.device)
     return ((earlier & mask[:, None, :]) | itself)[:, None]
+
+
+def _distinct(tokens: Tensor, mask: Tensor, shared: bool) -> tuple[Tensor, Tensor]:
+    """Which of the B·T positions to compute, and for every position the index of its copy among those.
+
+    With ``shared`` a position counts as a copy of the row above where both rows agree up to there.
+    Padding takes the first position's copy: finite, and meaningless.
+    """
+    same = torch.zeros_like(mask)
+    if shared:
+        same[1:] = ((tokens[1:] == tokens[:-1]) & mask[1:] & mask[:-1]).cumprod(-1).bool()
+    row = torch.arange(len(tokens), device=tokens.device)[:, None].expand_as(tokens)
+    first = row.masked_fill(same, 0).cummax(0).values * tokens.shape[1] + torch.arange(
+        tokens.shape[1], device=row.device
+    )
+    compute = (mask & ~same).flatten().nonzero()[:, 0]
+    index = torch.zeros(tokens.numel(), dtype=torch.long, device=tokens.device)
+    index[compute] = torch.arange(len(compute), device=tokens.device)
+    return compute, index[first.flatten()]
 
 
 def _full_attention(allowed: Tensor | None) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:

@@ -28,7 +28,15 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 """Two computing threads per process cost up to 30 times under load; processes are the parallelism."""
 
 # torch.optim imports torch._dynamo at the first optimiser: two seconds that no job should pay.
-PRELOAD = ["torch", "torch._dynamo", "pyarrow.parquet", "duckdb", "trainer.domains.math.domain", "trainer.embedded.job"]
+PRELOAD = [
+    "torch",
+    "torch._dynamo",
+    "pyarrow.parquet",
+    "pyarrow.compute",
+    "duckdb",
+    "trainer.domains.math.domain",
+    "trainer.embedded.job",
+]
 """Imported once by the fork server, so that a job starts in milliseconds instead of seconds."""
 
 

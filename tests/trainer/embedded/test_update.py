@@ -138,3 +138,20 @@ def test_the_gradient_is_clipped_to_its_norm() -> None:
     squares = sum(float(p.grad.square().sum()) for p in policy.module.parameters() if p.grad is not None)
     assert metrics["actor/grad_norm"] > 1e-3
     assert squares**0.5 == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_rows_that_share_a_prefix_are_computed_as_if_alone() -> None:
+    """Logits and gradients of a batch equal those of its rows one by one, shared prompts or not."""
+    policy = copy_policy()
+    batch = sampled_batch(policy, rows=40)
+    weights = torch.randn(*batch.tokens.shape, policy.tokenizer.vocab_size, generator=torch.Generator().manual_seed(0))
+    together = policy.logits(batch.tokens, batch.attention)
+    parameters = list(policy.module.parameters())
+    gradients = torch.autograd.grad((together * weights)[batch.attention].sum(), parameters)
+    alone = [policy.logits(batch.tokens[i : i + 1], batch.attention[i : i + 1]) for i in range(40)]
+    torch.testing.assert_close(together[batch.attention], torch.cat(alone)[batch.attention], rtol=1e-4, atol=1e-5)
+    expected = torch.autograd.grad((torch.cat(alone) * weights)[batch.attention].sum(), parameters)
+    for got, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=4e-5 * float(wanted.abs().max()))
+    chosen = policy.logits(batch.tokens, batch.attention, batch.response_mask)
+    torch.testing.assert_close(chosen, together[batch.response_mask], rtol=1e-5, atol=1e-6)
