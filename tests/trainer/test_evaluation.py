@@ -106,7 +106,7 @@ GOOD = np.array([[0.0, 1.0], [1.0, 1.0]])
 )
 def test_incomparable_evaluations_are_refused_in_one_line(changes: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
-        require_same(evaluated(GOOD), evaluated(GOOD, 1, **changes))
+        require_same(evaluated(GOOD), evaluated(GOOD, 1).model_copy(update=changes))
     assert "\n" not in str(caught.value)
     assert str(next(iter(changes))) in str(caught.value)
 
