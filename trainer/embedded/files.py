@@ -93,8 +93,8 @@ def prepare_directory(spec: TrainSpec) -> None:
 def stored_result(spec: TrainSpec) -> TrainResult | None:
     """The result of a finished job with this spec, or None.
 
-    How it was computed (worker processes, deadline) does not count. Raises InputError for a damaged
-    file, and for a result whose checkpoint is gone.
+    How it was computed (worker processes, deadline) does not count, and neither does whether its
+    checkpoint has been pruned since. Raises InputError for a damaged file.
     """
     remedy = "delete it to train again"
     result = read_record(result_file(spec.out_dir), TrainResult, remedy)
