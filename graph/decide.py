@@ -108,6 +108,8 @@ def _ref(skill: Skill) -> SkillRef:
         value=skill.value,
         wins=skill.wins,
         losses=skill.losses,
+        preconditions=skill.preconditions,
+        vetoes=skill.vetoes,
         body=skill.body,
     )
 

@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 
 from trainer.types import Record
 
-REQUIRED = ("torch", "langgraph", "langgraph-checkpoint-sqlite", "gitpython", "pydantic", "duckdb", "pyarrow",
+REQUIRED = ("torch", "langgraph", "langgraph-checkpoint-sqlite", "pydantic", "duckdb", "pyarrow",
             "reasoning-gym", "tokenizers", "safetensors", "transformers", "rich", "scipy")  # fmt: skip
 
 

@@ -182,6 +182,7 @@ def make_deps(
     harness = HarnessRepo.create(
         root / "harness", Path(seed_harness.__file__).parent, {k: options[k] for k in sorted(options)}, run_id
     )
+    harness.reset_stale_worktrees()
     harness.check_clean()
     return Deps(
         run_id=run_id,

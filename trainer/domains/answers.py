@@ -8,7 +8,6 @@ from itertools import pairwise
 MARKER = "#"
 # The whole reply must fit: one marker, an answer without spaces, and nothing after it.
 _MARKED = re.compile(r"[^#]*#([^#\s]+)")
-_STEP = re.compile(r"(-?[0-9]{1,9})([-+*])(-?[0-9]{1,9})=(-?[0-9]{1,18})(?![0-9])")
 
 
 def marked_answer(reply: str) -> str | None:
@@ -58,29 +57,21 @@ def _boxed(text: str) -> str | None:
     return None
 
 
-REPLY_FEATURES = ("format_ok", "answer_length", "reply_characters", "steps", "correct_steps", "repeats")
+REPLY_FEATURES = ("format_ok", "answer_length", "reply_characters", "steps", "repeats")
 
 
 def reply_features(reply: str, answer: str | None) -> dict[str, float]:
     """Numbers about a reply, keys REPLY_FEATURES.
 
     ``format_ok`` 1 if an answer could be extracted; ``answer_length`` and ``reply_characters`` in
-    characters; ``steps`` equations ``a+b=c`` written out and ``correct_steps`` those that hold;
-    ``repeats`` share of word bigrams that occurred before (0 none, towards 1 a loop).
+    characters; ``steps`` words before the last one, which is where the answer stands; ``repeats`` share of word bigrams that occurred before (0 none, towards 1 a loop).
     """
-    steps = _STEP.findall(reply)
     words = reply.split()
     bigrams = list(pairwise(words))
     return {
         "format_ok": float(answer is not None),
         "answer_length": float(len(answer or "")),
         "reply_characters": float(len(reply)),
-        "steps": float(len(steps)),
-        "correct_steps": float(sum(_holds(*step) for step in steps)),
+        "steps": float(max(0, len(words) - 1)),
         "repeats": 1 - len(set(bigrams)) / len(bigrams) if bigrams else 0.0,
     }
-
-
-def _holds(left: str, operator: str, right: str, result: str) -> bool:
-    a, b = int(left), int(right)
-    return int(result) == (a + b if operator == "+" else a - b if operator == "-" else a * b)

@@ -109,9 +109,9 @@ def _solvable(text: str) -> bool:
 
 def _perturbed(task: Task, used: set[str]) -> Problem:
     text, random = _expression(task), seeded("math gate", task.id)
-    largest = next(spec.largest for spec in LEVELS if (spec.family, spec.level) == (task.family, task.level))
+    spec = next(spec for spec in LEVELS if (spec.family, spec.level) == (task.family, task.level))
     for _ in range(GATE_TRIES):
-        changed = perturb(text, random, largest)
+        changed = perturb(text, random, spec.largest)
         digest = digest_of(task.family, changed)
         if digest not in used and interval("gate").holds(digest):
             used.add(digest)

