@@ -54,7 +54,8 @@ def protocol_hash(protocol: EvalProtocol, suites: Mapping[str, Sequence[Task]]) 
 
 def _sources(domain: str) -> list[Path]:
     """The files whose change makes scores incomparable: evaluation, sampling, and the domain (a module or a package)."""
-    code = [Path(__file__), PACKAGE / "embedded/evaluate.py", PACKAGE / "embedded/sampler.py"]
+    names = ("evaluate", "collect", "rollouts", "sampler")
+    code = [Path(__file__), *(PACKAGE / "embedded" / f"{name}.py" for name in names)]
     code += [PACKAGE / "domains" / f"{domain}.py", *sorted((PACKAGE / "domains" / domain).rglob("*.py"))]
     return [path for path in code if path.is_file()]
 

@@ -46,16 +46,16 @@ class SftSettings(Record):
     least that vLLM serves.
     """
 
-    steps: Annotated[int, Field(gt=0)] = 1000
+    steps: Annotated[int, Field(gt=0)] = 1400
     batch_size: Annotated[int, Field(gt=0)] = 48
     demonstrations: Annotated[int, Field(gt=0)] = 20_000
     matrix_lr: Annotated[float, Field(gt=0)] = 0.02
-    lr: Annotated[float, Field(gt=0)] = 0.02
+    lr: Annotated[float, Field(gt=0)] = 0.01
     warmup_steps: Annotated[int, Field(ge=0)] = 20
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     hidden_size: Annotated[int, Field(gt=0)] = 64
-    intermediate_size: Annotated[int, Field(gt=0)] = 256
+    intermediate_size: Annotated[int, Field(gt=0)] = 128
     num_hidden_layers: Annotated[int, Field(gt=0)] = 2
     num_attention_heads: Annotated[int, Field(gt=0)] = 2
     num_key_value_heads: Annotated[int, Field(gt=0)] = 2
@@ -75,7 +75,7 @@ def warm_start(
 
     Deterministic in (domain, seed, settings). ``cache_dir`` is the user's cache directory
     (``$XDG_CACHE_HOME/evotrainer``) by default. Built in a temporary directory and renamed, so an
-    interrupted build leaves nothing that could be mistaken for a policy. About 45 s of one thread.
+    interrupted build leaves nothing that could be mistaken for a policy. About 80 s of one thread.
     """
     settings = settings or SftSettings()
     root = (cache_dir or platformdirs.user_cache_path("evotrainer")) / "warm_start"
@@ -202,7 +202,7 @@ def _optimizers(module: Decoder, settings: SftSettings) -> list[tuple[torch.opti
     ]
     chosen = set(matrices)
     rest = [p for p in module.parameters() if p not in chosen]
-    adamw = torch.optim.AdamW(rest, betas=(0.9, 0.95), weight_decay=settings.weight_decay, fused=True)
+    adamw = torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True)
     return [(Muon(matrices, settings.matrix_lr), settings.matrix_lr), (adamw, settings.lr)]
 
 

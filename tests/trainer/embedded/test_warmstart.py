@@ -203,7 +203,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 
 def test_the_default_layout_is_servable() -> None:
-    """vLLM's attention kernels start at head_dim 32; some 150k parameters keep a step in milliseconds."""
+    """vLLM's attention kernels start at head_dim 32; about 100k parameters keep a step in milliseconds."""
     policy = warmstart.new_policy(Successor(), 0, SftSettings())
     assert policy.module.layout.head_dim >= 32
-    assert 120_000 < sum(p.numel() for p in policy.module.parameters()) < 180_000
+    assert 80_000 < sum(p.numel() for p in policy.module.parameters()) < 130_000

@@ -1,0 +1,18 @@
+"""python -m benchmarks: the claims that can be measured, one module each."""
+
+from __future__ import annotations
+
+import sys
+
+BENCHMARKS = {"math": "sealed results over seeds, from the human reference and from a damaged start"}
+
+
+def main() -> int:
+    """List the benchmarks; each has its own options (``python -m benchmarks.math --help``)."""
+    for name, purpose in BENCHMARKS.items():
+        print(f"python -m benchmarks.{name}   {purpose}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
