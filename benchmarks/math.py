@@ -19,7 +19,7 @@ from typing import Any
 STARTS: dict[str, Sequence[str]] = {"reference": (), "damaged": ("--set", "recipe.optim.lr=2e-3")}
 
 
-def cell(out: Path, start: str, seed: int, minutes: float) -> dict[str, Any]:
+def cell(out: Path, start: str, seed: int, minutes: float, versions: int | None) -> dict[str, Any]:
     """The ``--json`` object of one run, from disk if it is there."""
     file = out / f"{start}-{seed}.json"
     if not file.exists():
@@ -27,7 +27,8 @@ def cell(out: Path, start: str, seed: int, minutes: float) -> dict[str, Any]:
         begin = ["--resume", str(out / name)] if (out / name / "manifest.json").exists() else [
             "--runs-dir", str(out), "--name", name, "--seed", str(seed), *STARTS[start]
         ]  # fmt: skip
-        command = [sys.executable, "-m", "graph.run", *begin, "--minutes", str(minutes), "--json"]
+        budget = ["--minutes", str(minutes)] + (["--versions", str(versions)] if versions else [])
+        command = [sys.executable, "-m", "graph.run", *begin, *budget, "--json"]
         print(f"running {name}", file=sys.stderr, flush=True)
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         file.write_text(done.stdout)
@@ -77,12 +78,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.math", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--versions", type=int, help="candidate versions at most (default: what the time allows)")
     parser.add_argument("--starts", default=",".join(STARTS), help="comma list of: " + ", ".join(STARTS))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark-math"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for start in args.starts.split(","):
-        cells = [cell(args.out, start, seed, args.minutes) for seed in range(args.seeds)]
+        cells = [cell(args.out, start, seed, args.minutes, args.versions) for seed in range(args.seeds)]
         print(f"\n## {start} start, {args.minutes:g} min\n\n{markdown(cells)}")
     return 0
 
