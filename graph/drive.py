@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from graph import session
 from graph.clock import Clock
@@ -18,7 +19,7 @@ from graph.record import RunRecord
 from trainer.types import InputError
 
 if TYPE_CHECKING:
-    from graph.state import Deps
+    from graph.state import Deps, LoopState
 
 RECURSION_LIMIT = 100_000
 SPECIALISTS: dict[str, str] = {"playbook": "a table of rules, offline"}
@@ -118,6 +119,7 @@ def _loop(
     from langgraph.runtime import RunControl
 
     from graph.build import build
+    from graph.nodes import out_of_budget
     from graph.services import JobRunner, make_trainer
 
     root = action.root
@@ -126,6 +128,7 @@ def _loop(
     jobs = JobRunner(make_trainer(config.run.backend, parallel), clock, progress, parallel)
     deps = make_deps(root, run_id, config, options, jobs, progress)
     control = RunControl()
+    status: session.Status = "failed"
     session.set_status(root, "running")
     progress.say("run", f"{root.name}: domain {config.run.domain}, seed {config.run.seed}, {config.run.minutes:g} min")
     try:
@@ -133,26 +136,27 @@ def _loop(
             machine = build(saver)
             where: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": RECURSION_LIMIT}
             state = machine.get_state(where)
-            first: Any = None if state.created_at else {}
-            if isinstance(action, Resume) and state.created_at and not state.next:
+            finished = bool(state.created_at) and not state.next
+            spent = out_of_budget(deps, cast("LoopState", state.values)) if finished else ""
+            if finished and not spent:
                 machine.update_state(where, {"stop": ""}, as_node="curate")  # the report was made: go on searching
-            machine.invoke(first, where, context=deps, durability="sync", control=control)
-    except GraphDrained:
-        session.set_status(root, "interrupted")
-        progress.say("run", f"stopped; to go on: python -m graph.run --resume {root}")
-        return 130
-    except KeyboardInterrupt:
-        session.set_status(root, "interrupted")
-        progress.say("run", f"stopped at once; to go on: python -m graph.run --resume {root}")
+            if spent:
+                progress.say("run", f"{spent}; give more --minutes or --versions (totals)")
+            else:
+                first: Any = None if state.created_at else {}
+                machine.invoke(first, where, context=deps, durability="sync", control=control)
+        status = "done"
+    except (GraphDrained, KeyboardInterrupt):
+        status = "interrupted"
+        progress.say("run", f"stopped; to go on: python -m graph.run --resume {shlex.quote(str(root))}")
         return 130
     except RuntimeError as err:
-        session.set_status(root, "failed", str(err))
         print(f"error: {err}", file=sys.stderr)
         return 1
     finally:
         jobs.close()
         clock.save()
-    session.set_status(root, "done")
+        session.set_status(root, status)
     return _finish(root, progress, as_json)
 
 

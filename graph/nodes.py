@@ -122,15 +122,20 @@ def curate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     deps.say("curate", f"{state['candidate']}: {output.note}")
     refused = state["refused"] + 1 if state["verdict"] == "refused" else 0
     trained = state["trained"] + (state["verdict"] != "refused")
-    stop = routing.stop_reason(
-        trained=trained,
+    stop = out_of_budget(deps, {**state, "trained": trained, "refused": refused})
+    return {"next_version": state["next_version"] + 1, "trained": trained, "refused": refused, "stop": stop}
+
+
+def out_of_budget(deps: Deps, state: LoopState) -> str:
+    """Why no further version fits into the run's budgets, or an empty string."""
+    return routing.stop_reason(
+        trained=state["trained"],
         versions=deps.config.run.versions,
-        refused=refused,
+        refused=state["refused"],
         elapsed_s=deps.elapsed(),
         next_s=setup.next_version_seconds(deps),
         minutes=deps.config.run.minutes,
     )
-    return {"next_version": state["next_version"] + 1, "trained": trained, "refused": refused, "stop": stop}
 
 
 def report(state: LoopState, runtime: Runtime[Deps]) -> LoopState:

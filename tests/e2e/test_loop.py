@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -79,6 +80,10 @@ def test_a_finished_run_goes_on_with_more_budget(runner: Runner, undisturbed: tu
     subprocess.run(["cp", "-r", run, copy], check=True)
     for path in copy.rglob("*.json"):  # jobs of the copy lie elsewhere
         path.write_text(path.read_text().replace(str(run), str(copy)))
+    same = runner.run("--resume", str(copy), "--json")  # without more budget there is nothing to do
+    assert same.returncode == 0, same.stderr
+    assert "give more --minutes or --versions" in same.stderr
+    assert len(json.loads(same.stdout)["versions"]) == len(summary["versions"])
     done = runner.run("--resume", str(copy), "--versions", "3", "--json")
     assert done.returncode == 0, done.stderr
     longer = json.loads(done.stdout)
@@ -104,7 +109,7 @@ def test_a_second_process_is_refused_and_a_signal_stops_the_first_resumably(runn
     first.send_signal(signal.SIGTERM)
     out, err = first.communicate()
     assert first.returncode == 130, err
-    assert f"--resume {run}" in out
+    assert f"--resume {shlex.quote(str(run))}" in out
     with (run / "lock").open("a") as lock:  # free again
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert runner.run("--resume", str(run)).returncode == 0
