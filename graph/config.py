@@ -54,7 +54,7 @@ class TrainerSection(Record):
     """Budgets of one training. ``token_budget`` counts sampled tokens and is equal for all versions;
     ``parallel`` jobs run at once (0: one per core), each on one thread; ``seeds`` of the baseline."""
 
-    token_budget: Annotated[int, Field(gt=0)] = 300_000
+    token_budget: Annotated[int, Field(gt=0)] = 160_000
     deadline_s: Annotated[float, Field(gt=0)] = 1800.0
     parallel: Annotated[int, Field(ge=0, le=256)] = 0
     rollout_workers: Annotated[int, Field(ge=0, le=64)] = 0
