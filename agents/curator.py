@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from agents.edits import value_text, value_words
 from agents.facts import show
@@ -13,7 +14,7 @@ MAX_NAME = 64
 
 
 def curate(inp: CurateInput, rules: Rules) -> CurateOutput:
-    """A case always; a skill from a promotion, from a significant loss, or from an invalid gain."""
+    """A case always; a skill from a promotion, a significant loss, an invalid gain or a refuted prediction."""
     change, factor = inp.intervention.edit.change, inp.intervention.edit.factor
     reason = _reason(inp)
     case = Case(
@@ -26,23 +27,34 @@ def curate(inp: CurateInput, rules: Rules) -> CurateOutput:
         delta=inp.delta,
         reason=reason,
     )
-    outcome = _teaches(inp)
-    if outcome is None:
+    lesson = _lesson(inp)
+    if lesson is None:
         return CurateOutput(case=case, skill=None, note=f"case only: {reason}")
     known = _known(inp)
-    skill = _draft(inp, rules, known, won=outcome)
+    skill = _draft(inp, rules, known, lesson)
     verb = f"merged into {known.name}" if known else f"new skill {skill.name}"
     return CurateOutput(case=case, skill=skill, note=f"{verb} ({skill.outcome}): {reason}")
 
 
-def _teaches(inp: CurateInput) -> bool | None:
-    """True for a win, False for an instructive loss, None where there is nothing to generalise."""
-    if inp.verdict == "promoted":
-        return True
-    if inp.verdict == "invalid":
-        return False
-    if inp.verdict == "rejected" and inp.ci is not None and inp.ci[1] < 0:
-        return False
+Lesson = Literal["helped", "did harm", "gained nothing that counts", "gave less than predicted"]
+
+
+def _lesson(inp: CurateInput) -> Lesson | None:
+    """What the version taught, or None where there is nothing to generalise.
+
+    A null teaches only where it is sharp: the whole interval lies below the effect that was predicted.
+    """
+    prediction = inp.intervention.prediction
+    predicted = prediction.min_effect if (prediction.metric, prediction.direction) == ("validation/mean", "up") else 0.0
+    match inp.verdict:
+        case "promoted":
+            return "helped"
+        case "invalid":
+            return "gained nothing that counts"
+        case "rejected" if inp.ci is not None and inp.ci[1] < 0:
+            return "did harm"
+        case "rejected" if inp.ci is not None and inp.ci[1] < predicted:
+            return "gave less than predicted"
     return None
 
 
@@ -53,12 +65,12 @@ def _known(inp: CurateInput) -> SkillRef | None:
     return min(same, key=lambda s: (inp.domain not in s.domains, s.name), default=None)
 
 
-def _draft(inp: CurateInput, rules: Rules, known: SkillRef | None, won: bool) -> SkillDraft:
+def _draft(inp: CurateInput, rules: Rules, known: SkillRef | None, lesson: Lesson) -> SkillDraft:
     change, factor, trigger = inp.intervention.edit.change, inp.intervention.edit.factor, inp.diagnosis.bottleneck
     idea = rules.ideas.get(inp.intervention.rule)
     conditions = tuple(str(condition) for condition in idea.when) if idea else ()
     words = f"{factor} = {value_words(change)}"
-    advice = f"{words} helped" if won else f"{words} did harm"
+    advice = f"{words} {lesson}"
     description = f"When the bottleneck is {trigger} in {inp.domain}: {advice}. Use it while designing an intervention for {trigger}."
     return SkillDraft(
         name=known.name if known else skill_name(trigger, factor),
@@ -67,7 +79,7 @@ def _draft(inp: CurateInput, rules: Rules, known: SkillRef | None, won: bool) ->
         trigger=trigger,
         factor=factor,
         value=value_text(change),
-        outcome="win" if won else "loss",
+        outcome="win" if lesson == "helped" else "loss",
         evidence=f"{words}: {_reason(inp)}",
         expected_effect=f"validation/mean {_measured(inp)}",
         body=known.body if known else _body(inp, advice, conditions),

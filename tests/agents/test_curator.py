@@ -35,6 +35,7 @@ def finished(
         ("promoted", CI, "win"),
         ("rejected", (-0.15, -0.05), "loss"),
         ("rejected", (-0.15, 0.05), None),
+        ("rejected", (-0.15, 0.04), "loss"),  # the predicted 0.05 is refuted
         ("rejected", None, None),
         ("invalid", CI, "loss"),
         ("provisional", CI, None),
