@@ -1,7 +1,7 @@
 """graph.run that is killed with SIGKILL at one node: ``NODE WHEN -- arguments of graph.run``.
 
-WHEN is ``before`` its first line, ``after`` its last line (all effects made, nothing checkpointed)
-or ``during`` (half a second after its start).
+WHEN is ``after`` its last line (all effects made, nothing checkpointed) or ``during`` (half a second
+after its start).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ def kill() -> None:
 
 def deadly(node: build.Node, when: str) -> build.Node:
     def wrapped(state: Any, runtime: Any) -> Any:
-        if when == "before":
-            kill()
         if when == "during":
             threading.Timer(0.5, kill).start()
         result = node(state, runtime)

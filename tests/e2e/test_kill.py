@@ -67,11 +67,11 @@ def assert_nothing_left(run: Path) -> None:
         time.sleep(0.2)
 
 
-PLAN = [(node, when) for node in NODES for when in ("before", "after")]
+PLAN = [(node, "after") for node in NODES]  # all its effects made, nothing checkpointed: the worst moment
 PLAN += [("baseline", "during"), ("train", "during"), ("evaluate", "during"), ("report", "during")]
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_killed_at_every_node_the_run_ends_as_the_undisturbed_one(
     runner: Runner, undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
