@@ -124,9 +124,11 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
         sealed.add_row(role, policy.version, percent(policy.sealed), best, percent(policy.validation))
     console.print(sealed)
     g, b = summary.gain, summary.learned
+    same = summary.champion.version == summary.baseline.version
+    gained = f"the champion gained {points(g.mean, g.ci_low, g.ci_high)} over the baseline."
     lines = [
         f"RL taught the baseline {points(b.mean, b.ci_low, b.ci_high)} over the warm start; "
-        f"the champion gained {points(g.mean, g.ci_low, g.ci_high)} over the baseline.",
+        + ("nothing was promoted, the baseline stays champion." if same else gained),
         f"champion's checkpoint: {summary.champion.checkpoint}",
         f"skills written: {', '.join(summary.skills_added) or 'none'}",
         f"stopped: {summary.stop}; {summary.wall_s:.0f} s, of them {summary.train_s:.0f} s training; "
