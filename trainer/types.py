@@ -119,7 +119,7 @@ class Domain(Protocol):
 class OptimRecipe(Record):
     """AdamW options (verl: ``actor_rollout_ref.actor.optim``)."""
 
-    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
+    lr: Annotated[float, Field(gt=0, le=1)] = 3e-4
     lr_warmup_steps: Annotated[int, Field(ge=0)] = 0
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
 
@@ -153,7 +153,7 @@ class ActorRecipe(Record):
     clip_ratio_c: Annotated[float, Field(gt=1)] = 3.0
     loss_agg_mode: LossAggMode = "token-mean"
     entropy_coeff: Annotated[float, Field(ge=0, le=1)] = 0.0
-    use_kl_loss: bool = False
+    use_kl_loss: bool = True
     kl_loss_coef: Annotated[float, Field(ge=0, le=10)] = 0.001
     kl_loss_type: KlKind = "low_var_kl"
     ppo_epochs: Annotated[int, Field(ge=1, le=16)] = 1

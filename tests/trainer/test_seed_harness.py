@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,11 +181,21 @@ def test_a_training_of_one_step_breaks_no_diagnostic(tmp_path: Path) -> None:
     assert {f.error for f in found.values()} <= {"", "no value for these rollouts"}
 
 
-def test_recipe_states_the_defaults_of_the_record_in_full() -> None:
-    assert HARNESS.recipe == Recipe()
+def test_recipe_states_every_option_and_departs_from_the_records_defaults_in_two() -> None:
+    own = {"optim.lr": 5e-4, "actor.use_kl_loss": False}
+    recipe, defaults = (dict(flatten(r.model_dump())) for r in (HARNESS.recipe, Recipe()))
+    assert recipe == {**defaults, **own}
     text = load_seed_files()["recipe.toml"]
     options = re.findall(r"^(\w+) =", text, flags=re.MULTILINE)
     assert len(options) == len(_leaves(Recipe().model_dump()))
+
+
+def flatten(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{head}{key}.")
+        else:
+            yield head + key, value
 
 
 def _leaves(node: object) -> list[object]:
