@@ -206,7 +206,7 @@ skills = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(recipes, alarms, skills, st.data())
 def test_never_a_failed_refused_dropped_or_empty_change(
     recipe: Recipe, found: list[Finding], skills: list[SkillRef], data: st.DataObject

@@ -21,7 +21,7 @@ def test_an_entry_is_written_once_per_key_also_after_reopening(tmp_path: Path) -
     assert [e["kind"] for e in again.entries("ledger")] == ["baseline"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(min_value=0, max_value=200), st.text(min_size=1, max_size=30))
 def test_a_line_torn_anywhere_loses_only_itself(tmp_path_factory: pytest.TempPathFactory, cut: int, text: str) -> None:
     root = tmp_path_factory.mktemp("run")

@@ -150,7 +150,7 @@ def test_empty_run_renders(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_text_renders_balanced(text: str) -> None:
     Outline(environment().get_template("report.html").render(context(full(text))))
 
@@ -216,7 +216,6 @@ points = st.lists(st.tuples(st.floats(0, 1e7), st.floats(-1e3, 1e3)), min_size=1
 
 
 @given(st.lists(points, min_size=1, max_size=4))
-@settings(deadline=None)
 def test_mean_lies_between_lowest_and_highest_seed(seeds: list[list[tuple[float, float]]]) -> None:
     curve = average("v", "m", seeds)
     assert curve is not None
