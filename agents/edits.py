@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agents.facts import flatten, show
+from agents.facts import show
 from agents.types import Case
 from trainer.types import (
     Change,
@@ -23,7 +23,7 @@ from trainer.types import (
 )
 
 WEIGHT, TERM = "reward.weights.", "reward.term."
-OPTIONS: frozenset[str] = frozenset(name for name in flatten(Recipe()) if not name.startswith(WEIGHT))
+OPTIONS: frozenset[str] = frozenset(name for name in Recipe().options() if not name.startswith(WEIGHT))
 """Dotted paths of all recipe options."""
 
 # A case with one of these verdicts is no evidence against its value.
@@ -74,7 +74,7 @@ def normalise(recipe: Recipe, change: Change) -> Change:
     """The change with its value in the option's own type, so that equal values are spelled equally."""
     after = apply_change(recipe, change)
     if isinstance(change, SetOption):
-        value: Any = flatten(after)[change.path]
+        value: Any = after.options()[change.path]
         return SetOption(path=change.path, value=value)
     return change
 
@@ -116,7 +116,7 @@ def rollback(recipe: Recipe, edit: HarnessEdit) -> str:
     """How the edit is undone, one line."""
     match edit.change:
         case SetOption(path=path):
-            return f"set {path} back to {show(flatten(recipe)[path])}; the parent's harness commit stays the champion"
+            return f"set {path} back to {show(recipe.options()[path])}; the parent's harness commit stays the champion"
         case SetWeight(term=term):
             return f"set the weight of {term} back to {show(recipe.reward.weights.get(term, 0.0))}"
         case PutTerm(term=term):

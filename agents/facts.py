@@ -82,19 +82,6 @@ def unmet(conditions: Iterable[Condition], facts: Facts) -> str:
     return ""
 
 
-def flatten(recipe: Recipe) -> dict[str, Fact]:
-    """All options of a recipe by dotted path, reward weights included."""
-
-    def walk(prefix: str, node: Mapping[str, Any]) -> Iterable[tuple[str, Fact]]:
-        for key, value in node.items():
-            if isinstance(value, Mapping):
-                yield from walk(f"{prefix}{key}.", value)
-            else:
-                yield f"{prefix}{key}", value
-
-    return dict(walk("", recipe.model_dump()))
-
-
 def gather(
     domain: str,
     recipe: Recipe,
@@ -108,7 +95,7 @@ def gather(
     """All facts of one situation; see the module's docstring for the names."""
     # A term without a weight weighs nothing, so conditions may compare every term's weight.
     facts: dict[str, Fact] = {f"reward.weights.{term}": 0.0 for term in ("outcome", *terms)}
-    facts |= flatten(recipe)
+    facts |= recipe.options()
     facts["domain"] = domain
     batch, mini = recipe.data.train_batch_size, recipe.actor.ppo_mini_batch_size
     facts["updates_per_batch"] = recipe.actor.ppo_epochs * (math.ceil(batch / mini) if mini else 1)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from trainer.gate import GatePolicy
-from trainer.types import InputError, Recipe, Record
+from trainer.types import InputError, Recipe, Record, flatten
 from trainer.validation import one_line
 
 ENV_PREFIX = "EVOTRAINER_"
@@ -89,15 +89,6 @@ class Resolved(Record):
         flat = dict(flatten(self.config.model_dump(mode="json")))
         head = section + "."
         return {k[len(head) :]: flat[k] for k, o in self.origins.items() if k.startswith(head) and o != "default"}
-
-
-def flatten(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and leaf values of nested tables."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{head}{key}.")
-        else:
-            yield head + key, value
 
 
 def _suggest(key: str, known: Mapping[str, Any]) -> str:

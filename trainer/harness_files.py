@@ -29,6 +29,7 @@ from trainer.types import (
     RewardTerm,
     SetOption,
     SetWeight,
+    flatten,
 )
 from trainer.validation import did_you_mean, one_line
 
@@ -101,21 +102,13 @@ def _parse(model: type[R], table: dict[str, Any], file: str, name: str | None = 
     strict mode of pydantic's in which an array may become a tuple."""
     if name is not None and table.setdefault("name", name) != name:
         raise InputError(f"{file}: name: expected '{name}' as in the file name, got {table['name']!r}")
-    for path, value in _leaves(table):
+    for path, value in flatten(table):
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{file}: {path}: expected a finite number, got {value}")
     try:
         return model.model_validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise one_line(error, file, model) from None
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 # ---------------------------------------------------------------------------------------- dump
@@ -169,7 +162,7 @@ def set_options(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[st
     does not exist (with a suggestion) or a value of the wrong type or range.
     """
     harness = parse_harness(files, "")
-    known = {path for path, _ in _leaves(Recipe().model_dump()) if not path.startswith(_WEIGHTS)}
+    known = {path for path in Recipe().options() if not path.startswith(_WEIGHTS)}
     known |= {_WEIGHTS + term for term in harness.terms}
     table = harness.recipe.model_dump(mode="json")
     text = files[RECIPE]
@@ -257,7 +250,7 @@ def _part_path(folder: Literal["reward", "diagnostics"], name: str) -> str:
 
 def recipe_factors(a: Recipe, b: Recipe) -> tuple[str, ...]:
     """Dotted paths of the options that differ, sorted. A term without a weight has weight 0."""
-    left, right = (dict(_leaves(recipe.model_dump())) for recipe in (a, b))
+    left, right = a.options(), b.options()
     return tuple(sorted(p for p in left.keys() | right.keys() if left.get(p, 0.0) != right.get(p, 0.0)))
 
 

@@ -6,7 +6,7 @@ instead of a silent default. Records that are written to disk carry ``schema_ver
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -24,6 +24,15 @@ class Record(BaseModel):
     """Base of all records: frozen, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def flatten(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and leaf values of nested tables."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{head}{key}.")
+        else:
+            yield head + key, value
 
 
 class InputError(Exception):
@@ -191,6 +200,10 @@ class Recipe(Record):
     rollout: RolloutRecipe = RolloutRecipe()
     data: DataRecipe = DataRecipe()
     reward: RewardRecipe = RewardRecipe()
+
+    def options(self) -> dict[str, Any]:
+        """All options by dotted path, reward weights included."""
+        return dict(flatten(self.model_dump()))
 
 
 # ------------------------------------------------------------------------------- harness parts
