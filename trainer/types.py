@@ -53,6 +53,34 @@ class Message(Record):
     content: str
 
 
+class Case(Record):
+    """One test of a program. ``given``: a JSON array of arguments (mode ``call``) or the text of standard input;
+    ``expected``: the value as JSON (tagged as in sandboxes.types.CaseResult) or the output."""
+
+    given: str
+    expected: str
+
+
+class Tests(Record):
+    """How a program is tested. Expected outputs never enter the process that runs it.
+
+    ``visible`` cases may be shown and rewarded; ``hidden`` ones decide the outcome. ``prelude`` is put before the
+    program. ``checker`` is Python source with ``accept(cases)`` for problems with several right answers: it gets a
+    list of [given, expected, output] and returns a list of bool; it runs in a sandboxed process of its own, and only
+    for cases that are not equal. ``tolerance`` is the relative and absolute difference forgiven between floats.
+    """
+
+    mode: Literal["call", "stdin"] = "call"
+    entry: str = ""
+    visible: tuple[Case, ...] = ()
+    hidden: tuple[Case, ...]
+    prelude: str = ""
+    checker: str = ""
+    tolerance: Annotated[float, Field(ge=0)] = 0.0
+    time_s: Annotated[float, Field(gt=0)] = 2.0
+    memory_mb: Annotated[int, Field(gt=0)] = 256
+
+
 class Task(Record):
     """One problem with a checkable answer.
 
@@ -67,6 +95,7 @@ class Task(Record):
     messages: tuple[Message, ...]
     answer: str
     tag: str = ""
+    tests: Tests | None = None
 
 
 class Demonstration(Record):
@@ -81,11 +110,15 @@ class Judged(Record):
     """What the domain's fixed verifier says of one reply.
 
     ``outcome`` is 1.0 only for an exact, strictly extracted answer. ``features`` are named numbers
-    that reward terms and diagnostics may use as columns (for instance ``format_ok``).
+    that reward terms and diagnostics may use as columns (for instance ``format_ok``). ``visible`` is what a weaker
+    verifier, the visible tests alone, would say (equal to ``outcome`` where a domain has none). ``valid`` is False
+    where our own machinery failed: such a rollout is masked from rewards and never scored.
     """
 
     outcome: float
     answer: str | None
+    visible: float | None = None
+    valid: bool = True
     features: Mapping[str, float] = Field(default_factory=dict)
 
 
@@ -112,8 +145,8 @@ class Domain(Protocol):
         """Warm-start demonstrations on train tasks, in mixed styles."""
         ...
 
-    def judge(self, task: Task, reply: str) -> Judged:
-        """Score one finished reply; never raises on any text."""
+    def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
+        """Score finished replies, one task each, in order; never raises on any text."""
         ...
 
     def observe(self, task: Task, turns: Sequence[str]) -> str | None:

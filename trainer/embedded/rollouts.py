@@ -34,7 +34,7 @@ def episode_columns(domain: Domain, tasks: Sequence[Task], samples: Samples, max
     """The verifier's and the sampler's view of each episode, with the domain's features; ``tasks``
     has one entry per episode."""
     replies = [reply_of(turns) for turns in samples.turns]
-    verdicts = [domain.judge(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+    verdicts = domain.judge(tasks, replies)
     columns = {
         "task_id": [task.id for task in tasks],
         "family": [task.family for task in tasks],

@@ -42,7 +42,7 @@ def test_scores_have_one_row_per_task_and_agree_with_the_episodes(tmp_path: Path
     assert table["sample"].to_pylist() == [0, 1, 2] * 20
     assert table["task_id"].to_pylist()[::3] == list(evaluation.task_ids)
     judged = [
-        CopyDomain().judge(t, r).outcome
+        CopyDomain().judge_one(t, r).outcome
         for t, r in zip(np.repeat(np.array(TASKS, object), 3), table["response"].to_pylist(), strict=True)
     ]
     assert judged == table["outcome"].to_pylist()

@@ -52,7 +52,10 @@ class Successor:
             for task in self.tasks("train", count, seed)
         ]
 
-    def judge(self, task: Task, reply: str) -> Judged:
+    def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
+        return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def judge_one(self, task: Task, reply: str) -> Judged:
         return Judged(outcome=float(reply == task.answer), answer=reply)
 
     def observe(self, task: Task, turns: Sequence[str]) -> str | None:
@@ -76,7 +79,7 @@ def test_it_learns_the_demonstrations(tmp_path: Path) -> None:
     policy, tasks = load_policy(path), domain.tasks("validation", 100)
     prompts = [policy.tokenizer.encode_prompt(task.messages) for task in tasks]
     samples = sample(policy, prompts, temperature=1.0, max_response_length=8, seed=0)
-    outcomes = [domain.judge(task, turns[0]).outcome for task, turns in zip(tasks, samples.turns, strict=True)]
+    outcomes = [domain.judge_one(task, turns[0]).outcome for task, turns in zip(tasks, samples.turns, strict=True)]
     # 25 facts in 300 steps: all but the rarest are certain by then, an untrained policy knows 1 in 25.
     assert sum(outcomes) > 90
     assert len(progress.losses) == 300

@@ -57,7 +57,10 @@ class CopyDomain:
     def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
         return [Demonstration(messages=t.messages, reply=t.answer, style="copy") for t in self.tasks("train", count)]
 
-    def judge(self, task: Task, reply: str) -> Judged:
+    def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
+        return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def judge_one(self, task: Task, reply: str) -> Judged:
         digits = sum(reply.count(digit) for digit in DIGITS)
         return Judged(outcome=float(task.answer in reply), answer=reply or None, features={"digits": float(digits)})
 

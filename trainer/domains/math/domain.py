@@ -63,7 +63,10 @@ class MathDomain:
         problems = islice(_train_problems(seed), count)
         return [_demonstration(p, style, random) for p, style in zip(problems, styles, strict=True)]
 
-    def judge(self, task: Task, reply: str) -> Judged:
+    def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
+        return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def judge_one(self, task: Task, reply: str) -> Judged:
         """Outcome 1.0 only if the extracted answer is the canonical one and reasoning_gym's scorer
         gives it 1.0: that scorer alone pays part for a text that merely contains the answer."""
         answer = marked_answer(reply)

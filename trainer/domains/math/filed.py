@@ -70,7 +70,10 @@ class FiledMathDomain:
     def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
         return self._generated.demonstrations(count, seed)
 
-    def judge(self, task: Task, reply: str) -> Judged:
+    def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
+        return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def judge_one(self, task: Task, reply: str) -> Judged:
         """Outcome 1.0 only if the extracted answer equals the file's, apart from dollar signs around
         it and commas between thousands."""
         answer = final_answer(reply)

@@ -142,7 +142,7 @@ def test_demonstrations_are_right_and_cover_styles_and_all_wordings() -> None:
                 answer = solve(text).answer
                 if (family == "complex_arithmetic") != answer.endswith("i"):
                     continue  # families share wordings
-                judged = MATH.judge(task.model_copy(update={"answer": answer}), d.reply)
+                judged = MATH.judge_one(task.model_copy(update={"answer": answer}), d.reply)
                 assert judged.outcome == 1.0
                 assert d.style == "steps" or judged.features["steps"] == 0
                 seen.add((family, wording))
@@ -162,13 +162,13 @@ def task_of(family: str, answer: str) -> Task:
 
 @pytest.mark.parametrize("reply", ["#+12", "#12.0", "#012", "#1,2", "12", "#12 ", "#12#12", "#123", "#112", "#12."])
 def test_what_the_generators_scorer_pays_for_is_no_outcome(reply: str) -> None:
-    assert MATH.judge(task_of("chain_sum", "12"), reply).outcome == 0.0
-    assert MATH.judge(task_of("chain_sum", "12"), "5+7=12 #12").outcome == 1.0
+    assert MATH.judge_one(task_of("chain_sum", "12"), reply).outcome == 0.0
+    assert MATH.judge_one(task_of("chain_sum", "12"), "5+7=12 #12").outcome == 1.0
 
 
 @pytest.mark.parametrize(("reply", "outcome"), [("#3-4i", 1.0), ("#3+-4i", 0.0), ("#-4i+3", 0.0), ("#3-5i", 0.0)])
 def test_complex_answers_have_one_form(reply: str, outcome: float) -> None:
-    assert MATH.judge(task_of("complex_arithmetic", "3-4i"), reply).outcome == outcome
+    assert MATH.judge_one(task_of("complex_arithmetic", "3-4i"), reply).outcome == outcome
 
 
 @given(
@@ -177,7 +177,7 @@ def test_complex_answers_have_one_form(reply: str, outcome: float) -> None:
 )
 def test_judge_never_raises_and_pays_only_the_exact_answer(family: str, reply: str) -> None:
     answer = "3-4i" if family == "complex_arithmetic" else "12"
-    judged = MATH.judge(task_of(family, answer), reply)
+    judged = MATH.judge_one(task_of(family, answer), reply)
     assert judged.outcome == float(reply.count("#") == 1 and reply.endswith(f"#{answer}"))
     assert tuple(judged.features) == MATH.feature_names
 
@@ -196,7 +196,7 @@ def test_importing_domains_is_light_and_leaves_reasoning_gym_whole() -> None:
         "import sys, trainer.domains as domains\n"
         "assert 'reasoning_gym' not in sys.modules\n"
         "math = domains.load_domain('math'); task = math.tasks('validation', 13)[0]\n"
-        "assert math.judge(task, '#' + task.answer).outcome == 1.0\n"
+        "assert math.judge_one(task, '#' + task.answer).outcome == 1.0\n"
         "assert not {'sympy', 'matplotlib', 'torch', 'pyarrow'} & set(sys.modules)\n"
         "import reasoning_gym\n"
         "assert reasoning_gym.create_dataset('gcd', seed=1)[0]['answer']\n"

@@ -47,10 +47,10 @@ def test_gate_tasks_ask_the_same_under_another_line(domain: Domain) -> None:
 def test_answers_of_digit_policies_and_chat_models_count(domain: Domain) -> None:
     task = domain.tasks("train", 1)[0].model_copy(update={"answer": "1,234"})
     for reply in ("#1234", "so\n#### 1,234", "thus $\\boxed{1234}$."):
-        assert domain.judge(task, reply).outcome == 1.0
+        assert domain.judge([task], [reply])[0].outcome == 1.0
     for reply in ("1234", "#### 1234 or so", "\\boxed{1234} #1234", "#12345", "#### "):
-        assert domain.judge(task, reply).outcome == 0.0
-    assert tuple(domain.judge(task, "").features) == domain.feature_names
+        assert domain.judge([task], [reply])[0].outcome == 0.0
+    assert tuple(domain.judge([task], [""])[0].features) == domain.feature_names
 
 
 def test_demonstrations_come_from_the_generators(domain: Domain) -> None:
