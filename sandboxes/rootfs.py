@@ -30,7 +30,7 @@ PYTHON = "/usr/local/bin/python3"
 """The interpreter inside."""
 
 SHELL = ("sh", "bash", "grep", "sed", "find", "xargs", "awk", "tar", "gzip", "diff", "cmp", "patch", "which", "git")
-COREUTILS = ""
+COREUTILS = """
     [ arch b2sum base32 base64 basename basenc cat chgrp chmod chown cksum comm cp csplit cut date dd df dir dirname du
     echo env expand expr factor false fmt fold groups head hostid id install join link ln logname ls md5sum mkdir mkfifo
     mknod mktemp mv nice nl nohup nproc numfmt od paste pathchk pr printenv printf ptx pwd readlink realpath rm rmdir
