@@ -20,6 +20,9 @@ from every reward and score."""
 
 MIB = 1 << 20
 
+ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
+"""All that a command's environment holds, on every backend; nothing comes from ours."""
+
 
 class SandboxUnavailable(Exception):
     """No usable backend. One line that says what is missing and how to get it."""
