@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import io
 import multiprocessing
 import multiprocessing.context
 import os
@@ -131,6 +132,9 @@ def _main(target: Callable[..., None] | str, args: tuple[Any, ...], log: Path) -
     with log.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    # The fork server's buffering follows its own stdout; a log that ends with a kill must hold every line before it.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     faulthandler.enable()
     import torch
 
