@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+import tempfile
 from pathlib import Path, PurePosixPath
 
 from sandboxes.types import MIB, SandboxFailure
-
-CHUNK = MIB
 
 
 def pack(source: Path, name: str) -> bytes:
@@ -30,58 +29,54 @@ def unpack(data: bytes, target: Path, limit: int) -> None:
     """Unpack an untrusted archive into ``target``, which must not exist: a folder if the archive's top is ``.``,
     else the one file it holds. At most ``limit`` bytes of content.
 
-    Raises SandboxFailure, leaving nothing, for devices, FIFOs, names or links that lead out, twice used names.
+    Raises FileExistsError, and SandboxFailure, leaving nothing, for devices, FIFOs, names or links that lead out, names
+    used twice, damage.
     """
     if target.exists() or target.is_symlink():
         raise FileExistsError(f"{target} exists")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            members = archive.getmembers()
-            if len(members) == 1 and members[0].isreg():
-                _write(archive, members[0], target, limit)
-            else:
-                _folder(archive, members, target, limit)
-    except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
-        remove(target)
-        raise SandboxFailure(f"refused an archive from the sandbox: {error}") from error
-    except SandboxFailure:
-        remove(target)
-        raise
-
-
-def remove(target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        target.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpack-") as folder:
+        stage = Path(folder, "content")
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+                members = archive.getmembers()
+                if len(members) == 1 and members[0].isreg():
+                    _write(archive, members[0], stage, limit)
+                else:
+                    _folder(archive, members, stage, limit)
+        except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
+            raise SandboxFailure(f"refused an archive from the sandbox: {error}") from error
+        stage.rename(target)
 
 
 def _folder(archive: tarfile.TarFile, members: list[tarfile.TarInfo], target: Path, limit: int) -> None:
     # Folders and files first, links last: nothing is ever written through a link, whatever the order in the archive.
-    target.mkdir(parents=True)
-    folders, files, links = {PurePosixPath(".")}, set[PurePosixPath](), list[tuple[PurePosixPath, str]]()
+    target.mkdir()
+    folders, files, links = {PurePosixPath("."): 0o755}, set[PurePosixPath](), dict[PurePosixPath, str]()
     for member in members:
         name = _inside(member.name)
         if member.isdir() and name in folders:
             continue
-        if name.parent not in folders or name in folders or name in files or any(name == link for link, _ in links):
+        if name.parent not in folders or name in folders or name in files or name in links:
             raise SandboxFailure(f"refused an archive from the sandbox: {member.name!r} is out of place")
         if member.isdir():
             (target / name).mkdir()
-            folders.add(name)
+            folders[name] = member.mode & 0o777 | 0o700
         elif member.isreg():
+            _write(archive, member, target / name, limit)
             limit -= member.size
-            _write(archive, member, target / name, limit + member.size)
             files.add(name)
         elif member.islnk() and _inside(member.linkname) in files:
             (target / name).hardlink_to(target / _inside(member.linkname))
             files.add(name)
         elif member.issym():
-            links.append((name, _stays(name, member.linkname)))
+            links[name] = _stays(name, member.linkname)
         else:
             raise SandboxFailure(f"refused an archive from the sandbox: {member.name!r} is no file, folder or link")
-    for name, destination in links:
+    for name, destination in links.items():
         (target / name).symlink_to(destination)
+    for name, mode in folders.items():
+        (target / name).chmod(mode)
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, limit: int) -> None:
@@ -90,8 +85,8 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, limit:
     content = archive.extractfile(member)
     assert content is not None
     with content, path.open("xb") as file:
-        shutil.copyfileobj(content, file, CHUNK)
-    path.chmod(0o755 if member.mode & 0o100 else 0o644)
+        shutil.copyfileobj(content, file, MIB)
+    path.chmod(member.mode & 0o777 | 0o600)
 
 
 def _inside(name: str) -> PurePosixPath:

@@ -24,12 +24,11 @@ from pathlib import Path
 from sandboxes import cgroups, kept, rootfs, seccomp
 from sandboxes.owners import is_gone, this_process
 from sandboxes.pipes import PipeChannel
-from sandboxes.types import MIB, Isolation, Limits, Owner, SandboxFailure, SandboxUnavailable
+from sandboxes.types import ENVIRONMENT, MIB, Isolation, Limits, Owner, SandboxFailure, SandboxUnavailable
 
 USER = 65534
 DEFAULTS = Limits()
 REMEDY = "install it (apt install bubblewrap) and allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
 LAUNCHER = Path(__file__).with_name("launch.py")
 
 

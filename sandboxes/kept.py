@@ -15,7 +15,7 @@ from typing import Any
 
 from sandboxes import archives, rootfs
 from sandboxes.pipes import CHUNK, PipeChannel
-from sandboxes.types import MIB, Executed, Limits, SandboxFailure
+from sandboxes.types import ENVIRONMENT, MIB, Executed, Limits, SandboxFailure
 
 START_S = 30.0
 GRACE_S = 10.0
@@ -79,7 +79,7 @@ class KeptSandbox:
     def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", output_limit: int = MIB) -> Executed:
         if not argv:
             raise ValueError("no command")
-        return self._ask({"op": "exec", "argv": list(argv)}, stdin, timeout_s, output_limit)
+        return self._ask(_command(argv), stdin, timeout_s, output_limit)
 
     def read(self, path: str, limit: int = 64 * MIB) -> bytes:
         done = self._ask({"op": "read", "path": path}, b"", COPY_S, limit)
@@ -107,7 +107,7 @@ class KeptSandbox:
         return self._pack("/task")
 
     def restore(self, snapshot: bytes) -> None:
-        self._content(self._ask({"op": "exec", "argv": ["sh", "-c", CLEAN]}, b"", COPY_S, MIB), "clear /task")
+        self._content(self._ask(_command(["sh", "-c", CLEAN]), b"", COPY_S, MIB), "clear /task")
         self._unpack(snapshot, "/task", "restore")
 
     def is_alive(self) -> bool:
@@ -124,14 +124,13 @@ class KeptSandbox:
         self.close()
 
     def _pack(self, source: str) -> bytes:
-        request = {"op": "exec", "argv": ["sh", "-c", PACK, "sh", source]}
-        done = self._ask(request, b"", COPY_S, self._archive_limit)
+        done = self._ask(_command(["sh", "-c", PACK, "sh", source]), b"", COPY_S, self._archive_limit)
         if done.kind == "exit" and done.exit_code == 2 and not done.stdout:
             raise FileNotFoundError(2, _line(done), source)
         return self._content(done, f"pack {source}")
 
     def _unpack(self, archive: bytes, folder: str, what: str) -> None:
-        self._content(self._ask({"op": "exec", "argv": ["sh", "-c", UNPACK, "sh", folder]}, archive, COPY_S, MIB), what)
+        self._content(self._ask(_command(["sh", "-c", UNPACK, "sh", folder]), archive, COPY_S, MIB), what)
 
     def _content(self, done: Executed, what: str) -> bytes:
         if (done.kind, done.exit_code) != ("exit", 0):
@@ -192,6 +191,10 @@ class KeptSandbox:
     def _end(self, why: str) -> None:
         self._dead = why
         self._channel.kill()
+
+
+def _command(argv: Sequence[str]) -> dict[str, Any]:
+    return {"op": "exec", "argv": list(argv), "environment": dict(ENVIRONMENT)}
 
 
 def _verdict(data: bytes) -> tuple[str, int, str]:

@@ -4,7 +4,7 @@ It arrives over its own standard input (see sandboxes.kept), so no file of ours 
 library only. As process 1 of its namespace no signal from inside reaches it, and what it does not hold dies with it.
 
 A request is a big-endian length (4 bytes), a JSON object of that length and ``stdin`` more bytes, the command's input:
-  op       exec (``argv``), read (``path``) or write (``path``)
+  op       exec (``argv``, ``environment``), read (``path``) or write (``path``)
   timeout  seconds; limit  bytes of stdout and stderr together; stdin  bytes of input that follow
 The reply is a sequence of frames, a letter, a big-endian length (4 bytes) and that many bytes: O (stdout) and E (stderr)
 as they come, at last X with a JSON object: ``kind`` (exit, timeout, output_limit, infra_failure), ``code``, ``detail``.
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 CHUNK = 1 << 16
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": "/task"}
 PR_SET_DUMPABLE = 4
 
 _libc = ctypes.CDLL(None)
@@ -220,7 +219,7 @@ def become(request: dict[str, Any], stdin: int, stdout: int, stderr: int) -> NoR
             _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
             with open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123
                 score.write("1000")
-            os.execvpe(request["argv"][0], request["argv"], ENVIRONMENT)
+            os.execvpe(request["argv"][0], request["argv"], request["environment"])
     except FileNotFoundError as error:
         code = 127 if request["op"] == "exec" else errno.ENOENT
         complain(error)
