@@ -19,6 +19,7 @@ from trainer.gate import GatePolicy
 from trainer.types import InputError, Recipe, Record, flatten
 from trainer.validation import one_line
 
+DOMAIN_DEFAULTS = Path(__file__).parent / "configs" / "domains"
 ENV_PREFIX = "EVOTRAINER_"
 # Mappings whose keys are the user's own names.
 OPEN_TABLES = frozenset({"recipe.reward.weights"})
@@ -32,6 +33,7 @@ class RunSection(Record):
     specialists: str = "playbook"
     name: str = ""
     runs_dir: str = "runs"
+    sandbox: str = "auto"
     seed: Annotated[int, Field(ge=0)] = 0
     versions: Annotated[int, Field(ge=0, le=1000)] = 8
     minutes: Annotated[float, Field(gt=0)] = 5.0
@@ -111,13 +113,15 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def _defaults() -> dict[str, Any]:
-    """Flat defaults; the recipe's come from the seed harness, which is what a new run starts from."""
+def _defaults(domain: str) -> dict[str, Any]:
+    """Flat defaults of a domain; the recipe's come from the seed harness, which is what a new run starts from."""
     from trainer.seed_harness import load_seed_files
 
     tree = RunConfig().model_dump(mode="json")
-    tree["recipe"] = Recipe.model_validate(tomllib.loads(load_seed_files()["recipe.toml"])).model_dump(mode="json")
-    return dict(flatten(tree))
+    recipe = load_seed_files(domain)["recipe.toml"]
+    tree["recipe"] = Recipe.model_validate(tomllib.loads(recipe)).model_dump(mode="json")
+    own = DOMAIN_DEFAULTS / f"{domain}.toml"
+    return dict(flatten(tree)) | (read_file(own) if own.is_file() else {})
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -151,13 +155,15 @@ def resolve(
     ``flags`` are typed values by dotted key, ``sets`` texts of ``--set``. Raises InputError with
     one line that names the source, the key and a suggestion.
     """
-    defaults = _defaults()
-    values, origins = dict(defaults), dict.fromkeys(defaults, "default")
     layers: list[tuple[str, str, Any]] = []
     layers += [(key, str(file), value) for key, value in (read_file(file) if file else {}).items()]
     layers += [(key, var, parse_value(text)) for key, (text, var) in read_environment(environ).items()]
     layers += [(key, "--" + key.rsplit(".", 1)[-1].replace("_", "-"), value) for key, value in flags.items()]
     layers += [(key, "--set", parse_value(text)) for key, text in sets.items()]
+    domain = next((value for key, _, value in reversed(layers) if key == "run.domain"), RunSection().domain)
+    # A domain's name becomes a path; one that is unknown is refused later, by name.
+    defaults = _defaults(domain if isinstance(domain, str) and domain.isidentifier() else "")
+    values, origins = dict(defaults), dict.fromkeys(defaults, "default")
     for key, origin, value in layers:
         if key not in defaults and not _is_open(key):
             raise InputError(f"{origin}: unknown key '{key}'; {_suggest(key, defaults)}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from graph import session
+from graph import isolation, session
 from graph.clock import Clock
 from graph.config import Resolved, RunConfig
 from graph.progress import Progress, console
@@ -59,11 +59,19 @@ def check(resolved: Resolved) -> None:
             f"{resolved.origins['evaluation.validation']}: evaluation.validation: {config.evaluation.validation} tasks can never "
             f"promote anything, the gate wants gate.min_varying_tasks = {config.gate.min_varying_tasks}; raise the first"
         )
-    from trainer.domains import load_domain
+    from trainer.domains import opened_domain
 
-    domain = load_domain(config.run.domain, Path(config.run.tasks) if config.run.tasks else None)
-    if config.run.tasks:
-        domain.tasks("validation", config.evaluation.validation)
+    sandbox = isolation.choose(config.run.domain, config.run.sandbox).backend
+    with opened_domain(config.run.domain, config.run.tasks or None, sandbox=sandbox, run="check") as domain:
+        if config.run.tasks:
+            domain.tasks("validation", config.evaluation.validation)
+        if config.recipe.reward.tests == "visible" and not any(
+            task.tests and task.tests.visible for task in domain.tasks("validation", 8)
+        ):
+            raise InputError(
+                f"{resolved.origins['recipe.reward.tests']}: recipe.reward.tests: tasks of domain {config.run.domain} "
+                "show no tests; use 'hidden'"
+            )
     if config.run.policy:
         from trainer.embedded.policy import load_policy
 
@@ -126,13 +134,20 @@ def _loop(
     clock = Clock(root / "clock.json")
     parallel = config.trainer.parallel or os.cpu_count() or 1
     jobs = JobRunner(make_trainer(config.run.backend, parallel), clock, progress, parallel)
-    deps = make_deps(root, run_id, config, options, jobs, progress)
+    isolated = isolation.of_run(root, config.run.domain, config.run.sandbox)
+    deps = make_deps(root, run_id, config, options, jobs, progress, isolated.backend)
     control = RunControl()
     status: session.Status = "failed"
     session.set_status(root, "running")
     progress.say("run", f"{root.name}: domain {config.run.domain}, seed {config.run.seed}, {config.run.minutes:g} min")
+    if isolated.backend != "none":
+        progress.say("run", f"sandbox {isolated.description}")
     try:
-        with session.checkpoints(root) as saver, session.draining(control, progress.say):
+        with (
+            session.checkpoints(root) as saver,
+            session.draining(control, progress.say),
+            isolation.swept(isolated.backend, progress.say),
+        ):
             machine = build(saver)
             where: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": RECURSION_LIMIT}
             state = machine.get_state(where)
@@ -155,6 +170,7 @@ def _loop(
         return 1
     finally:
         jobs.close()
+        deps.domain.close()
         clock.save()
         session.set_status(root, status)
     return _finish(root, progress, as_json)
@@ -173,26 +189,28 @@ def _finish(root: Path, progress: Progress, as_json: bool) -> int:
 
 
 def make_deps(
-    root: Path, run_id: str, config: RunConfig, options: Mapping[str, Any], jobs: Any, progress: Progress
+    root: Path, run_id: str, config: RunConfig, options: Mapping[str, Any], jobs: Any, progress: Progress, sandbox: str
 ) -> Deps:
     """Services of a run; the harness repository is made here on the first start."""
     from agents.playbook import Playbook, load_rules
     from graph.state import Deps
     from skills_db.store import SEED_DIR, SkillStore
-    from trainer import seed_harness
     from trainer.domains import load_domain
     from trainer.harness import HarnessRepo
+    from trainer.seed_harness import load_seed_files
 
     harness = HarnessRepo.create(
-        root / "harness", Path(seed_harness.__file__).parent, {k: options[k] for k in sorted(options)}, run_id
+        root / "harness", load_seed_files(config.run.domain), {k: options[k] for k in sorted(options)}, run_id
     )
+    tasks = Path(config.run.tasks) if config.run.tasks else None
     harness.reset_stale_worktrees()
     harness.check_clean()
     return Deps(
         run_id=run_id,
         config=config,
         record=RunRecord(root, writable=True),
-        domain=load_domain(config.run.domain, Path(config.run.tasks) if config.run.tasks else None),
+        domain=load_domain(config.run.domain, tasks, sandbox=sandbox, run=run_id),
+        sandbox=sandbox,
         harness=harness,
         specialists=Playbook(load_rules()),
         jobs=jobs,

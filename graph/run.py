@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration (graph/configs/ holds examples)")
-    p.add_argument("--domain", help="task domain: math")
+    p.add_argument("--domain", help="task domain: math (arithmetic) or code (programs, run in a sandbox)")
     p.add_argument("--policy", metavar="DIR", help="Hugging Face checkpoint directory to train instead of the default")
     p.add_argument("--tasks", metavar="FILE", help="own tasks: JSONL (messages, domain, answer, tag) or verl parquet")
     p.add_argument("--runs-dir", metavar="DIR", help="where runs are kept (default: runs)")
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--minutes", type=float, metavar="M", help="wall time budget of the run")
     p.add_argument("--seed", type=int, metavar="S", help="seed of everything random")
     p.add_argument("--backend", help="where training runs: embedded")
+    p.add_argument("--sandbox", help="what isolates programs: auto, docker, bubblewrap or none (default: auto)")
     p.add_argument("--specialists", help="who decides: playbook")
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any configuration key, repeatable")
     p.add_argument("--resume", metavar="RUN", help="go on with a run (name or folder); takes --minutes and --versions")
@@ -48,7 +49,19 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-FLAGS = ("domain", "policy", "tasks", "runs_dir", "name", "versions", "minutes", "seed", "backend", "specialists")
+FLAGS = (
+    "domain",
+    "policy",
+    "tasks",
+    "runs_dir",
+    "name",
+    "versions",
+    "minutes",
+    "seed",
+    "backend",
+    "sandbox",
+    "specialists",
+)
 
 
 def flags_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class Deps:
     config: RunConfig
     record: RunRecord
     domain: Domain
+    sandbox: str
+    """Backend that isolates what jobs execute, or ``none``."""
     harness: HarnessRepo
     specialists: Specialists
     jobs: JobRunner

@@ -94,6 +94,7 @@ def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> Tra
         token_budget=config.trainer.token_budget,
         deadline_s=config.trainer.deadline_s,
         rollout_workers=config.trainer.rollout_workers,
+        sandbox=deps.sandbox,
         out_dir=deps.record.seed_dir(version.id, seed) / "train",
     )
 
@@ -151,6 +152,8 @@ def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, int]], suites: Sequen
                         seed=seed,
                         domain=deps.config.run.domain,
                         user_tasks=deps.config.run.tasks or None,
+                        sandbox=deps.sandbox,
+                        run_id=deps.run_id,
                         out_file=eval_file(deps.record, version, seed, name),
                     )
                 )
@@ -177,12 +180,13 @@ def proxy_scores(deps: Deps, version: str, seeds: int, harness: Harness) -> tupl
     """Mean training reward of ``harness`` on the version's validation rollouts, one value per seed."""
     import pyarrow.parquet as pq
 
-    from trainer.reward import score_rollouts
+    from trainer.reward import reward_view, score_rollouts
 
     out = []
     for seed in range(seeds):
         table = pq.read_table(eval_file(deps.record, version, seed, "validation").with_suffix(".parquet"))
-        _, total = score_rollouts(table, harness.terms, harness.recipe.reward.weights)
+        rows = reward_view(table, harness.recipe.reward.tests)
+        _, total = score_rollouts(rows, harness.terms, harness.recipe.reward.weights)
         out.append(float(total.mean()))
     return tuple(out)
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from trainer.domains import DOMAINS
 from trainer.statistics import Array, compare, moments, satterthwaite, student_quantile
 from trainer.types import EvalProtocol, Evaluation, InputError, Record, Task
 
@@ -48,15 +49,17 @@ def protocol_hash(protocol: EvalProtocol, suites: Mapping[str, Sequence[Task]]) 
     for suite in sorted(suites):
         add(f"suite {suite}", "\n".join(task.model_dump_json() for task in suites[suite]).encode())
     for path in _sources(protocol.domain):
-        add(path.relative_to(PACKAGE).as_posix(), path.read_bytes())
+        add(path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes())
     return digest.hexdigest()
 
 
 def _sources(domain: str) -> list[Path]:
-    """The files whose change makes scores incomparable: evaluation, sampling, and the domain (a module or a package)."""
+    """The files whose change makes scores incomparable: evaluation, sampling, the domain, and what executes programs."""
     names = ("evaluate", "collect", "rollouts", "sampler")
     code = [Path(__file__), *(PACKAGE / "embedded" / f"{name}.py" for name in names)]
-    code += [PACKAGE / "domains" / f"{domain}.py", *sorted((PACKAGE / "domains" / domain).rglob("*.py"))]
+    code += sorted((PACKAGE / "domains" / domain).rglob("*.py"))
+    if DOMAINS[domain].executes:
+        code += sorted((PACKAGE.parent / "sandboxes" / "guest").rglob("*.py"))
     return [path for path in code if path.is_file()]
 
 

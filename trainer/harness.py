@@ -54,7 +54,7 @@ class HarnessRepo:
     # ------------------------------------------------------------------------ open and check
 
     @classmethod
-    def create(cls, path: Path, seed_dir: Path, options: Mapping[str, Any], run_id: str) -> HarnessRepo:
+    def create(cls, path: Path, seed: Mapping[str, str], options: Mapping[str, Any], run_id: str) -> HarnessRepo:
         """The run's repository, made from the seed harness on first call and opened on later ones.
 
         ``options`` (dotted recipe path → value) are the user's overrides: a second commit on main.
@@ -68,7 +68,7 @@ class HarnessRepo:
             if not path.exists():
                 shutil.rmtree(building, ignore_errors=True)
                 building.mkdir()
-                build(cls(building).git, seed_dir, options, run_id)
+                build(cls(building).git, seed, options, run_id)
                 building.rename(path)
         repo = cls.open(path)
         owner = repo.git("log", "--format=%(trailers:key=Run-Id,valueonly,separator=%x2C)", "--max-parents=0", MAIN)

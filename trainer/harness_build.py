@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trainer.commits import message
@@ -12,13 +11,12 @@ from trainer.harness_files import is_harness_file, parse_harness, set_options
 from trainer.harness_refs import MAIN
 
 
-def build(git: Git, seed_dir: Path, options: Mapping[str, Any], run_id: str) -> None:
+def build(git: Git, files: Mapping[str, str], options: Mapping[str, Any], run_id: str) -> None:
     """Initialise an empty folder: the seed harness, then the user's options as a commit of its own.
 
-    Only harness files of ``seed_dir`` are taken. InputError where they or the options are bad.
+    Only harness files of ``files`` (path to text) are taken. InputError where they or the options are bad.
     """
-    found = {path.relative_to(seed_dir).as_posix(): path for path in seed_dir.rglob("*") if path.is_file()}
-    seed = {name: path.read_text(encoding="utf-8") for name, path in found.items() if is_harness_file(name)}
+    seed = {name: text for name, text in files.items() if is_harness_file(name)}
     parse_harness(seed, "")
     tuned = set_options(seed, options)
     trailers = {"Run-Id": run_id}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trainer.evidence import damaged, rollout_files
 from trainer.groups import group_advantages, groups_with_spread
 from trainer.harness_files import diff_factors
-from trainer.reward import score_rollouts
+from trainer.reward import reward_view, score_rollouts
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Harness, InputError, ReplayReport
 
 MAX_ROLLOUTS = 16_384
@@ -94,13 +94,15 @@ def _read(file: Path) -> pa.Table:
     try:
         columns = pq.read_schema(file).names
         features = [c for c in columns if c not in ROLLOUT_COLUMNS and not c.startswith("term_")]
-        return pq.read_table(file, columns=["seed", "step", "group_id", *REWARD_COLUMNS, *features], use_threads=False)
+        return pq.read_table(
+            file, columns=["seed", "step", "group_id", "visible", *REWARD_COLUMNS, *features], use_threads=False
+        )
     except (pa.ArrowException, OSError) as error:
         raise damaged(file) from error
 
 
 def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness) -> dict[str, float]:
-    reward_rows = rows.drop_columns(["seed", "step", "group_id"])
+    reward_rows = reward_view(rows.drop_columns(["seed", "step", "group_id"]), harness.recipe.reward.tests)
     weights = harness.recipe.reward.weights
     terms, score = score_rollouts(reward_rows, harness.terms, weights)
     outcome: Floats = rows["outcome"].to_numpy().astype(np.float64)
@@ -109,7 +111,8 @@ def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness) -> dict
     spread = groups_with_spread(score, group)
     kept = np.ones_like(spread)
     if algorithm.filter_groups.enable:
-        kept = spread if algorithm.filter_groups.metric == "score" else groups_with_spread(outcome, group)
+        verified = reward_rows["outcome"].to_numpy()
+        kept = spread if algorithm.filter_groups.metric == "score" else groups_with_spread(verified, group)
     advantage = group_advantages(score, group, algorithm.adv_estimator, algorithm.norm_adv_by_std_in_grpo)
     kept_rollouts = kept[group]
     size = np.bincount(group)

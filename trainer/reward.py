@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -50,6 +50,19 @@ def score_rollouts(
     for name, weight in weights.items():
         score += weight * values[name]
     return values, score
+
+
+def reward_view(rows: pa.Table, tests: Literal["hidden", "visible"]) -> pa.Table:
+    """``rows`` (with column ``visible``) as the training reward may see them.
+
+    With ``visible`` the outcome is what the visible tests say, and partial credit counts those: nothing that only
+    the hidden tests know is left.
+    """
+    if tests == "visible":
+        for known, shown in (("outcome", "visible"), ("tests_passed", "visible_passed")):
+            if known in rows.column_names:
+                rows = rows.set_column(rows.column_names.index(known), known, rows[shown])
+    return rows.drop_columns(["visible"])
 
 
 def check_term(term: RewardTerm, feature_names: Sequence[str]) -> None:

@@ -154,6 +154,10 @@ class Domain(Protocol):
         episode is over. Single-turn domains always return None."""
         ...
 
+    def close(self) -> None:
+        """End what the domain runs (sandboxes); the domain is not used afterwards."""
+        ...
+
 
 # -------------------------------------------------------------------------------------- recipe
 
@@ -219,8 +223,13 @@ class DataRecipe(Record):
 
 
 class RewardRecipe(Record):
-    """Weights of the harness's reward terms (files ``reward/<term>.toml``); the training reward is their sum."""
+    """The training reward: the weighted sum of the harness's terms (files ``reward/<term>.toml``).
 
+    ``tests`` says which verifier the terms see: ``visible`` pays for the tests a task shows, a weak verifier that can be
+    gamed; the outcome that selects and reports stays with the hidden ones.
+    """
+
+    tests: Literal["hidden", "visible"] = "hidden"
     weights: Mapping[str, float] = Field(default_factory=lambda: {"outcome": 1.0})
 
 
@@ -249,7 +258,7 @@ ROLLOUT_COLUMNS: Mapping[str, str] = {
     "response": "VARCHAR", "answer": "VARCHAR", "extracted": "VARCHAR", "outcome": "DOUBLE",
     "score": "DOUBLE", "advantage": "DOUBLE", "kept": "BOOLEAN", "response_length": "BIGINT",
     "max_response_length": "BIGINT", "turns": "BIGINT", "truncated": "BOOLEAN", "stop_reason": "VARCHAR",
-    "mean_logprob": "DOUBLE", "entropy": "DOUBLE",
+    "mean_logprob": "DOUBLE", "entropy": "DOUBLE", "visible": "DOUBLE", "sandbox": "VARCHAR",
 }  # fmt: skip
 # The columns a reward term may read: what is known about a rollout before it is scored.
 REWARD_COLUMNS: tuple[str, ...] = (
@@ -373,6 +382,8 @@ class TrainSpec(Record):
     base_policy: Path
     token_budget: Annotated[int, Field(gt=0)]
     deadline_s: Annotated[float, Field(gt=0)] = 3600.0
+    sandbox: str = "none"
+    """Backend that isolates what the job executes; ``none`` executes nothing."""
     rollout_workers: Annotated[int, Field(ge=0)] = 0
     """Rollout worker processes; 0 samples in the job's own process. Results do not depend on it."""
     out_dir: Path

@@ -20,7 +20,7 @@ from agents.types import (
 from trainer.types import Finding, HarnessEdit, HealthReport, Layer, OptimRecipe, Recipe, SetOption, Severity
 
 PROCEDURE: tuple[Layer, ...] = ("score", "signal", "behaviour", "version")
-TERMS = ("outcome", "brevity", "format", "overlong")
+TERMS = ("outcome", "brevity", "format", "overlong", "partial")
 HEALTHY: Mapping[str, float] = {"validation/mean": 0.6, "validation/pass@8": 0.88}
 COLLAPSED = Recipe(optim=OptimRecipe(lr=2e-3))
 

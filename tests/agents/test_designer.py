@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,10 +11,10 @@ from agents.rules import Rules, load_rules
 from agents.types import Case, DesignInput, Dropped, Intervention, SkillRef
 from tests.agents.situations import COLLAPSED, case_of, finding, situation, to_design
 from trainer.harness_files import apply_edit, diff_factors, parse_harness
+from trainer.seed_harness import load_seed_files
 from trainer.types import ActorRecipe, AlgorithmRecipe, FilterGroups, Finding, Recipe, RewardRecipe, SetWeight
 
 RULES = load_rules()
-SEED_HARNESS = Path(__file__).parents[2] / "trainer" / "seed_harness"
 
 
 def exhaust(inp: DesignInput, rules: Rules, limit: int = 200) -> list[Intervention]:
@@ -239,7 +238,7 @@ def test_never_a_failed_refused_dropped_or_empty_change(
 
 
 def test_every_design_applies_to_the_seed_harness_as_the_factor_it_declares(rules: Rules) -> None:
-    files = {str(f.relative_to(SEED_HARNESS)): f.read_text("utf-8") for f in SEED_HARNESS.rglob("*.toml")}
+    files = load_seed_files("code")
     before = parse_harness(files, "seed")
     for found in ([], [finding("truncation")], [finding("over_filtering"), finding("format_failures")]):
         inp = to_design(situation(*found, recipe=before.recipe), rules)

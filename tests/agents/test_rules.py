@@ -15,20 +15,21 @@ from tests.agents.situations import TERMS, situation, to_design
 from trainer.types import ActorRecipe, DataRecipe, FilterGroups, InputError, OptimRecipe, Recipe, RewardRecipe
 from trainer.types import AlgorithmRecipe as Algorithm
 
-SEED_DIAGNOSTICS = Path(__file__).parents[2] / "trainer" / "seed_harness" / "diagnostics"
+SEED_HARNESS = Path(__file__).parents[2] / "trainer" / "seed_harness"
 # Between them these start points meet every precondition of the shipped ideas.
 RECIPES = (
     Recipe(),
     Recipe(optim=OptimRecipe(lr=2e-3), actor=ActorRecipe(ppo_epochs=2, use_kl_loss=False)),
     Recipe(algorithm=Algorithm(filter_groups=FilterGroups(enable=True, metric="score"), adv_estimator="rloo")),
     Recipe(reward=RewardRecipe(weights={"outcome": 0.0, "format": 1.0, "brevity": 0.5})),
+    Recipe(reward=RewardRecipe(tests="visible")),
     Recipe(actor=ActorRecipe(loss_agg_mode="seq-mean-token-mean"), data=DataRecipe(levels=(2,))),
 )
 
 
 def test_every_seed_diagnostic_is_a_bottleneck(rules: Rules) -> None:
-    names = {file.stem for file in SEED_DIAGNOSTICS.glob("*.toml")}
-    assert len(names) >= 17
+    names = {file.stem for file in SEED_HARNESS.rglob("diagnostics/*.toml")}
+    assert len(names) >= 24
     assert names <= set(rules.bottlenecks)
 
 
@@ -71,7 +72,11 @@ def test_every_idea_yields_a_valid_change_somewhere(rules: Rules) -> None:
         ('["optim.lr", ">", 6e-4]', '["optim.lr", ">"]', "[name, op, value]"),
         ('["optim.lr", ">", 6e-4]', '["optim.rate", ">", 6e-4]', "unknown fact 'optim.rate'"),
         ('next = ["cut-lr-further"]', 'next = ["no-such-idea"]', "'no-such-idea', which is not defined"),
-        ('explains = ["format_failures"]', 'explains = ["length_inflation"]', "circle"),
+        (
+            'explains = ["format_failures"]\nstatement = "{findings.trunc',
+            'explains = ["length_inflation"]\nstatement = "{findings.trunc',
+            "circle",
+        ),
         ("the learning rate to {value}", "the learning rate to {x}", "unknown placeholder {x}"),
         (":.0%} of groups fail", ":.0q} of groups fail", "bad format"),
         ('how = "add"\nvalues = [0.2, 0.4]', 'how = "add"\nvalues = [true]', "needs numbers"),

@@ -34,15 +34,8 @@ FORMAT_TERM = HarnessEdit(
 DIAGNOSTIC = HarnessEdit(change=PutDiagnostic(diagnostic=TRUNCATION.model_copy(update={"name": "endless"})))
 
 
-def write_seed(folder: Path) -> Path:
-    for name, text in SEED.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
 def new_repo(run: Path) -> HarnessRepo:
-    return HarnessRepo.create(run / "harness", write_seed(run / "seed"), {}, "run-1")
+    return HarnessRepo.create(run / "harness", SEED, {}, "run-1")
 
 
 def propose(repo: HarnessRepo, edit: HarnessEdit = LOWER_LR, version: str = "v0001", parent: str = "") -> str:

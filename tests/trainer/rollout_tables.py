@@ -65,7 +65,12 @@ def group_number(c: Columns) -> Any:
 def table(c: Columns) -> pa.Table:
     """The columns as a table; advantages follow from the scores unless given."""
     advantage = c.get("advantage")
-    full = {**c, "advantage": group_advantages(c["score"], group_number(c)) if advantage is None else advantage}
+    full = {
+        "visible": c["outcome"],
+        "sandbox": ["none"] * len(c["score"]),
+        **c,
+        "advantage": group_advantages(c["score"], group_number(c)) if advantage is None else advantage,
+    }
     return pa.table({name: pa.array(list(values)) for name, values in full.items()})
 
 

@@ -80,9 +80,7 @@ def test_hash_is_stable_and_ignores_the_order_of_suites() -> None:
     assert protocol_hash(PROTOCOL, dict(reversed(SUITES.items()))) == protocol_hash(PROTOCOL, SUITES)
 
 
-@pytest.mark.parametrize(
-    "name", ["embedded/evaluate.py", "embedded/sampler.py", "domains/math/verify.py", "domains/math.py"]
-)
+@pytest.mark.parametrize("name", ["embedded/evaluate.py", "embedded/sampler.py", "domains/math/verify.py"])
 def test_hash_covers_the_evaluation_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     source = tmp_path / "evaluation.py"
     source.write_text("")

@@ -19,7 +19,6 @@ from tests.trainer.harness_seed import (
     new_repo,
     promote,
     propose,
-    write_seed,
 )
 from trainer.gitio import GitError
 from trainer.harness import HarnessRepo
@@ -114,8 +113,7 @@ def test_reads_see_commits_and_not_the_work_tree(repo: HarnessRepo) -> None:
 
 
 def test_user_options_are_a_commit_of_their_own(tmp_path: Path) -> None:
-    seed = write_seed(tmp_path / "seed")
-    (seed / "__init__.py").write_text("")
+    seed = {**SEED, "__init__.py": ""}
     made = HarnessRepo.create(tmp_path / "harness", seed, {"optim.lr": 2e-3, "rollout.n": 4}, "run-1")
     assert [subject for _, subject in made.story()] == [
         "tune(seed): optim.lr = 0.002, rollout.n = 4",
@@ -131,11 +129,11 @@ def test_user_options_are_a_commit_of_their_own(tmp_path: Path) -> None:
 
 def test_create_opens_what_is_there_and_refuses_another_run(repo: HarnessRepo) -> None:
     head = propose_and_promote(repo)
-    again = HarnessRepo.create(repo.path, repo.path.parent / "seed", {"optim.lr": 0.5}, "run-1")
+    again = HarnessRepo.create(repo.path, SEED, {"optim.lr": 0.5}, "run-1")
     assert again == repo
     assert again.head() == head
     with pytest.raises(InputError, match="belongs to run 'run-1', not 'run-2'"):
-        HarnessRepo.create(repo.path, repo.path.parent / "seed", {}, "run-2")
+        HarnessRepo.create(repo.path, SEED, {}, "run-2")
 
 
 def propose_and_promote(repo: HarnessRepo) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.harness_seed import CLIP_HIGHER, LOWER_LR, SEED, new_repo, promote, propose, write_seed
+from tests.trainer.harness_seed import CLIP_HIGHER, LOWER_LR, SEED, new_repo, promote, propose
 from trainer.gitio import Git, GitError, exclusive
 from trainer.harness import HarnessRepo
 
@@ -86,7 +86,7 @@ def test_killed_after_any_git_command_and_repeated(
             patch.setattr(Git, "raw", dying)
             act(run, start)
             raise StopIteration
-        again = HarnessRepo.create(run.path, tmp_path / "fresh" / "seed", {}, "run-1")
+        again = HarnessRepo.create(run.path, SEED, {}, "run-1")
         again.reset_stale_worktrees()
         again.check_clean()
         act(again, start)
@@ -153,7 +153,7 @@ def test_a_git_killed_while_main_moves_is_finished(repo: HarnessRepo) -> None:
     for lock in ("index.lock", "refs/heads/main.lock", "HEAD.lock", "packed-refs.lock"):
         (repo.git.git_dir / lock).touch()
     (repo.path.parent / "harness.lock").write_text("promote: main moves")
-    assert HarnessRepo.create(repo.path, repo.path.parent / "seed", {}, "run-1").head() == merge
+    assert HarnessRepo.create(repo.path, SEED, {}, "run-1").head() == merge
     repo.check_clean()
     assert {path: (repo.path / path).read_text() for path in SEED} == repo.files(merge)
     assert promote(repo, candidate) == merge
@@ -171,7 +171,7 @@ def test_git_locks_of_a_killed_proposal_go_but_work_in_the_tree_stays(repo: Harn
 
 
 def test_a_half_made_repository_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed, raw = write_seed(tmp_path / "seed"), Git.raw
+    raw = Git.raw
 
     def dying(self: Git, *args: str, **kwargs: Any) -> bytes:
         if args[0] == "update-ref":
@@ -180,11 +180,11 @@ def test_a_half_made_repository_is_made_again(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Git, "raw", dying)
-        HarnessRepo.create(tmp_path / "harness", seed, {"rollout.n": 4}, "run-1")
+        HarnessRepo.create(tmp_path / "harness", SEED, {"rollout.n": 4}, "run-1")
     assert not (tmp_path / "harness").exists()
-    made = HarnessRepo.create(tmp_path / "harness", seed, {"rollout.n": 4}, "run-1")
+    made = HarnessRepo.create(tmp_path / "harness", SEED, {"rollout.n": 4}, "run-1")
     assert len(made.story()) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["harness", "harness.lock", "seed"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["harness", "harness.lock"]
 
 
 def test_a_git_that_outlives_its_run_keeps_the_lock(repo: HarnessRepo) -> None:

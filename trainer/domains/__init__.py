@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 from trainer.types import Domain, InputError
 
-DOMAINS: dict[str, str] = {"math": "trainer.domains.math.domain:create"}
-"""Short name to ``module:factory``; a factory takes the task file (or None) and returns a Domain."""
+
+class Entry(NamedTuple):
+    """``factory`` is ``module:function``, called with the task file (or None) and, where the domain ``executes``
+    programs, with an executor for them."""
+
+    factory: str
+    executes: bool = False
 
 
-def load_domain(name: str, tasks_file: Path | None = None) -> Domain:
+DOMAINS: dict[str, Entry] = {
+    "math": Entry("trainer.domains.math.domain:create"),
+    "code": Entry("trainer.domains.code.domain:create", executes=True),
+}
+
+
+def load_domain(name: str, tasks_file: Path | None = None, *, sandbox: str = "none", run: str = "") -> Domain:
     """The domain ``name``, with the tasks of ``tasks_file`` where one is given.
 
-    Raises InputError for an unknown name and for a task file that cannot be used.
+    ``sandbox`` is the backend (sandboxes.backends) that isolates what it executes, started when the first program
+    comes; ``run`` labels it. With ``none`` executing is refused then. Close the domain after use. Raises InputError for
+    an unknown name and for a task file that cannot be used.
     """
     if name not in DOMAINS:
         raise InputError(f"domain {name!r} is unknown: choose one of {', '.join(sorted(DOMAINS))}")
-    module, factory = DOMAINS[name].split(":")
-    domain: Domain = getattr(import_module(module), factory)(tasks_file)
-    return domain
+    entry = DOMAINS[name]
+    module, factory = entry.factory.split(":")
+    create = getattr(import_module(module), factory)
+    if not entry.executes:
+        domain: Domain = create(tasks_file)
+        return domain
+    from trainer.execution import IsolatedPrograms
+
+    executing: Domain = create(tasks_file, IsolatedPrograms(sandbox, run))
+    return executing
+
+
+@contextmanager
+def opened_domain(name: str, tasks_file: str | None, *, sandbox: str, run: str) -> Iterator[Domain]:
+    """``load_domain``, closed at the end."""
+    domain = load_domain(name, Path(tasks_file) if tasks_file else None, sandbox=sandbox, run=run)
+    try:
+        yield domain
+    finally:
+        domain.close()

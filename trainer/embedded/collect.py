@@ -103,6 +103,15 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
     return Samples(**joined)
 
 
+def select(samples: Samples, rows: list[int]) -> Samples:
+    """Some rows, in the given order."""
+    chosen: dict[str, Any] = {}
+    for name in (field.name for field in fields(Samples)):
+        values = getattr(samples, name)
+        chosen[name] = values[rows] if isinstance(values, Tensor) else [values[i] for i in rows]
+    return Samples(**chosen)
+
+
 def token_means(values: Tensor, response_mask: Tensor) -> list[float]:
     """Mean of ``values`` [B, T] over each row's response tokens."""
     counts = response_mask.sum(-1).clamp(min=1)

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from trainer.domains import load_domain
+from sandboxes.types import SandboxFailure
 from trainer.embedded.collect import LocalSampler, shards_of
 from trainer.embedded.files import EvalSpec, Suite, episodes_file, write_record
 from trainer.embedded.policy import Policy, load_policy
-from trainer.embedded.rollouts import episode_columns
+from trainer.embedded.rollouts import episode_columns, judge
 from trainer.embedded.sampler import NonFinite, Samples
 from trainer.types import Domain, EvalProtocol, Evaluation, InputError, StepProgress, Task
 
@@ -30,6 +30,7 @@ def evaluate(
     protocol_hash: str,
     domain: Domain,
     *,
+    sandbox: str = "none",
     episodes: Path | None = None,
     report: Callable[[StepProgress], None] = lambda progress: None,
 ) -> Evaluation:
@@ -39,7 +40,7 @@ def evaluate(
     and seeds draw with the same random numbers, so that comparisons are paired. A policy whose
     logits are not finite counts as replying nothing to the whole shard: diverging is a result, not
     an accident. ``episodes`` (Parquet) receives the columns that reward terms may read, and
-    ``sample``; ``report`` is called after each shard, with step and score those of the suite so far.
+    ``sample``. Raises SandboxFailure where our own machinery could not run programs; ``report`` is called after each shard, with step and score those of the suite so far.
     """
     started = time.perf_counter()
     local = LocalSampler(
@@ -60,7 +61,10 @@ def evaluate(
             print(f"{version} seed {seed} {suite}: shard {number} scores 0: {error}", flush=True)
             samples = _nothing(len(shard.tasks))
         chosen = [tasks[position] for position in shard.tasks]
-        tables.append(episode_columns(domain, chosen, samples, protocol.max_response_length))
+        verdicts = judge(domain, chosen, samples)
+        if failed := sum(not verdict.valid for verdict in verdicts):
+            raise SandboxFailure(f"sandbox {sandbox}: {failed} programs could not be run, and no task may be dropped")
+        tables.append(episode_columns(domain, chosen, samples, verdicts, protocol.max_response_length, sandbox))
         scores += tables[-1]["outcome"].to_pylist()
         mean = sum(scores) / len(scores)
         report(
@@ -83,7 +87,7 @@ def evaluate(
     )
 
 
-def evaluate_spec(spec: EvalSpec, report: Callable[[StepProgress], None]) -> Evaluation:
+def evaluate_spec(spec: EvalSpec, domain: Domain, report: Callable[[StepProgress], None]) -> Evaluation:
     """Run one evaluation job and write its files, ``out_file`` last."""
     evaluation = evaluate(
         load_policy(spec.checkpoint),
@@ -93,7 +97,8 @@ def evaluate_spec(spec: EvalSpec, report: Callable[[StepProgress], None]) -> Eva
         spec.version,
         spec.seed,
         spec.protocol_hash,
-        load_domain(spec.domain, Path(spec.user_tasks) if spec.user_tasks else None),
+        domain,
+        sandbox=spec.sandbox,
         episodes=episodes_file(spec),
         report=report,
     )

@@ -42,6 +42,8 @@ class EvalSpec(Record):
     seed: int
     domain: str
     user_tasks: str | None = None
+    sandbox: str = "none"
+    run_id: str = ""
     out_file: Path
 
 

@@ -61,7 +61,8 @@ def gather(
     With ``filter_groups`` (DAPO, arXiv 2503.14476, section 3.2) groups without spread are dropped
     and further prompts sampled, at most ``max_num_gen_batches`` batches in all; groups beyond
     ``train_batch_size`` are dropped too. Where fewer are left, the step trains on those.
-    Raises NonFinite for a diverged policy and InputError for a reward term that cannot be evaluated.
+    Raises NonFinite for a diverged policy, InputError for a reward term that cannot be evaluated and SandboxFailure
+    where nothing can be judged.
     """
     recipe = spec.recipe
     wanted, n, filtering = recipe.data.train_batch_size, recipe.rollout.n, recipe.algorithm.filter_groups
@@ -73,20 +74,14 @@ def gather(
         start = time.perf_counter()
         samples = concatenate(sampler.sample(shards_of(rows, "train", spec.seed, step, batch)))
         sampled = time.perf_counter()
-        scored = judge_rollouts(
-            domain,
-            [tasks[position] for position in rows],
-            samples,
-            recipe.data.max_response_length,
-            spec.terms,
-            recipe.reward.weights,
-        )
+        scored = judge_rollouts(domain, [tasks[position] for position in rows], samples, spec)
+        groups = len(scored.score) // n
         parts.append(scored)
         gen_s += sampled - start
         reward_s += time.perf_counter() - sampled
-        metric = scored.outcome if filtering.metric == "outcome" else scored.score
-        spread = groups_with_spread(metric, np.repeat(np.arange(wanted), n))
-        eligible = np.append(eligible, spread if filtering.enable else np.ones(wanted, dtype=bool))
+        metric = scored.verified if filtering.metric == "outcome" else scored.score
+        spread = groups_with_spread(metric, np.repeat(np.arange(groups), n))
+        eligible = np.append(eligible, spread if filtering.enable else np.ones(groups, dtype=bool))
         if eligible.sum() >= wanted:
             break
     scored = merge(parts)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.domains import load_domain
+from trainer.domains import opened_domain
 from trainer.embedded.evaluate import evaluate_spec
 from trainer.embedded.files import EvalSpec, evaluation_progress_file, progress_file, result_file, write_record
 from trainer.embedded.grpo import train
@@ -19,14 +19,15 @@ PROGRESS_INTERVAL_S = 0.1
 
 def run_training(spec: TrainSpec) -> None:
     """Train as ``spec`` says and leave ``result.json``; a leftover of an earlier attempt is replaced."""
-    domain = load_domain(spec.domain, Path(spec.tasks_file) if spec.tasks_file else None)
-    result = train(spec, load_policy(spec.base_policy), domain, progress_writer(progress_file(spec.out_dir)))
+    with opened_domain(spec.domain, spec.tasks_file, sandbox=spec.sandbox, run=spec.run_id) as domain:
+        result = train(spec, load_policy(spec.base_policy), domain, progress_writer(progress_file(spec.out_dir)))
     write_record(result_file(spec.out_dir), result)
 
 
 def run_evaluation(spec: EvalSpec) -> None:
     """Evaluate as ``spec`` says and leave ``spec.out_file``."""
-    evaluate_spec(spec, progress_writer(evaluation_progress_file(spec)))
+    with opened_domain(spec.domain, spec.user_tasks, sandbox=spec.sandbox, run=spec.run_id) as domain:
+        evaluate_spec(spec, domain, progress_writer(evaluation_progress_file(spec)))
     evaluation_progress_file(spec).unlink(missing_ok=True)
 
 

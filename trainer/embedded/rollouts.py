@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.embedded.collect import concatenate, reply_of, token_means
+from sandboxes.types import SandboxFailure
+from trainer.embedded.collect import concatenate, reply_of, select, token_means
 from trainer.embedded.sampler import Samples
-from trainer.reward import score_rollouts
-from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Domain, RewardTerm, Task
+from trainer.reward import reward_view, score_rollouts
+from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Domain, Judged, Task, TrainSpec
 
 Floats = NDArray[np.float64]
 
@@ -27,14 +28,22 @@ class Scored:
     samples: Samples
     columns: pa.Table
     outcome: Floats
+    verified: Floats
+    """The outcome as the training reward's verifier sees it (recipe ``reward.tests``)."""
     score: Floats
 
 
-def episode_columns(domain: Domain, tasks: Sequence[Task], samples: Samples, max_response_length: int) -> pa.Table:
-    """The verifier's and the sampler's view of each episode, with the domain's features; ``tasks``
-    has one entry per episode."""
+def episode_columns(
+    domain: Domain,
+    tasks: Sequence[Task],
+    samples: Samples,
+    verdicts: Sequence[Judged],
+    max_response_length: int,
+    sandbox: str,
+) -> pa.Table:
+    """The verifier's and the sampler's view of each episode, with the domain's features; ``tasks`` and
+    ``verdicts`` have one entry per episode."""
     replies = [reply_of(turns) for turns in samples.turns]
-    verdicts = domain.judge(tasks, replies)
     columns = {
         "task_id": [task.id for task in tasks],
         "family": [task.family for task in tasks],
@@ -49,6 +58,8 @@ def episode_columns(domain: Domain, tasks: Sequence[Task], samples: Samples, max
         "turns": [len(turns) for turns in samples.turns],
         "truncated": [reason == "length" for reason in samples.stop_reasons],
         "stop_reason": samples.stop_reasons,
+        "visible": [v.outcome if v.visible is None else v.visible for v in verdicts],
+        "sandbox": [sandbox] * len(tasks),
         "mean_logprob": token_means(samples.logprobs, samples.response_mask),
         "entropy": token_means(samples.entropy, samples.response_mask),
     }
@@ -59,23 +70,39 @@ def episode_columns(domain: Domain, tasks: Sequence[Task], samples: Samples, max
     )
 
 
-def judge_rollouts(
-    domain: Domain,
-    tasks: Sequence[Task],
-    samples: Samples,
-    max_response_length: int,
-    terms: Mapping[str, RewardTerm],
-    weights: Mapping[str, float],
-) -> Scored:
-    """Judge and score one batch; ``tasks`` has one entry per rollout.
+def judge(domain: Domain, tasks: Sequence[Task], samples: Samples) -> list[Judged]:
+    """One verdict per episode; those that our own machinery failed to give are asked for once more."""
+    replies = [reply_of(turns) for turns in samples.turns]
+    verdicts = list(domain.judge(tasks, replies))
+    failed = [i for i, verdict in enumerate(verdicts) if not verdict.valid]
+    if failed:
+        again = domain.judge([tasks[i] for i in failed], [replies[i] for i in failed])
+        for i, verdict in zip(failed, again, strict=True):
+            verdicts[i] = verdict
+    return verdicts
 
-    Raises InputError for a reward term that cannot be evaluated (trainer.reward.score_rollouts).
+
+def judge_rollouts(domain: Domain, tasks: Sequence[Task], samples: Samples, spec: TrainSpec) -> Scored:
+    """Judge and score one batch of whole groups; ``tasks`` has one entry per rollout.
+
+    A group with a rollout that could not be judged is left out, because its advantages would be wrong. Raises
+    SandboxFailure if that leaves none, InputError for a reward term that cannot be evaluated.
     """
-    table = episode_columns(domain, tasks, samples, max_response_length)
-    values, score = score_rollouts(table.select([*REWARD_COLUMNS, *domain.feature_names]), terms, weights)
+    recipe = spec.recipe
+    verdicts = judge(domain, tasks, samples)
+    valid = np.array([verdict.valid for verdict in verdicts]).reshape(-1, recipe.rollout.n).all(axis=1)
+    if not valid.any():
+        raise SandboxFailure(f"sandbox {spec.sandbox}: no program of a batch could be run; see the log above")
+    if not valid.all():
+        print(f"{int((~valid).sum())} groups are masked: their programs could not be run", flush=True)
+        rows = np.flatnonzero(np.repeat(valid, recipe.rollout.n)).tolist()
+        tasks, verdicts, samples = [tasks[i] for i in rows], [verdicts[i] for i in rows], select(samples, rows)
+    table = episode_columns(domain, tasks, samples, verdicts, recipe.data.max_response_length, spec.sandbox)
+    rewarded = reward_view(table.select([*REWARD_COLUMNS, "visible", *domain.feature_names]), recipe.reward.tests)
+    values, score = score_rollouts(rewarded, spec.terms, recipe.reward.weights)
     for name, column in values.items():
         table = table.append_column(f"term_{name}", pa.array(column, pa.float64()))
-    return Scored(samples, table, table["outcome"].to_numpy(), score)
+    return Scored(samples, table, table["outcome"].to_numpy(), rewarded["outcome"].to_numpy(), score)
 
 
 def merge(parts: Sequence[Scored]) -> Scored:
@@ -86,6 +113,7 @@ def merge(parts: Sequence[Scored]) -> Scored:
         concatenate([part.samples for part in parts]),
         pa.concat_tables([part.columns for part in parts]),
         np.concatenate([part.outcome for part in parts]),
+        np.concatenate([part.verified for part in parts]),
         np.concatenate([part.score for part in parts]),
     )
 

@@ -58,6 +58,9 @@ class Successor:
     def judge_one(self, task: Task, reply: str) -> Judged:
         return Judged(outcome=float(reply == task.answer), answer=reply)
 
+    def close(self) -> None:
+        """Nothing is executed."""
+
     def observe(self, task: Task, turns: Sequence[str]) -> str | None:
         return None
 

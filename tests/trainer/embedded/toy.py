@@ -64,6 +64,9 @@ class CopyDomain:
         digits = sum(reply.count(digit) for digit in DIGITS)
         return Judged(outcome=float(task.answer in reply), answer=reply or None, features={"digits": float(digits)})
 
+    def close(self) -> None:
+        """Nothing is executed."""
+
     def observe(self, task: Task, turns: Sequence[str]) -> str | None:
         return None
 

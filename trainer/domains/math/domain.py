@@ -73,6 +73,9 @@ class MathDomain:
         right = answer == task.answer and _gym_score(task) == 1.0
         return Judged(outcome=float(right), answer=answer, features=reply_features(reply, answer))
 
+    def close(self) -> None:
+        """Nothing is executed."""
+
     def observe(self, task: Task, turns: Sequence[str]) -> str | None:
         return None
 

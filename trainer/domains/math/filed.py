@@ -80,6 +80,9 @@ class FiledMathDomain:
         right = answer is not None and normalized(answer) == normalized(task.answer)
         return Judged(outcome=float(right), answer=answer, features=reply_features(reply, answer))
 
+    def close(self) -> None:
+        """Nothing is executed."""
+
     def observe(self, task: Task, turns: Sequence[str]) -> str | None:
         return None
 
