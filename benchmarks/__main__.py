@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-BENCHMARKS = {"math": "sealed results over seeds, from the human reference and from a damaged start"}
+BENCHMARKS = {
+    "math": "sealed results over seeds, from the human reference and from a damaged start",
+    "code": "sealed results over seeds, with hidden and with visible tests as the reward",
+}
 
 
 def main() -> int:

@@ -1,0 +1,107 @@
+"""A grid of whole runs, start points by seeds: what the claims about domains are measured with.
+
+Each cell is a plain ``python -m graph.run``. A finished cell is not run again, so a benchmark resumes.
+Prints sealed results of warm start, reference and champion per seed, the bottleneck that was named first, and paired
+differences over seeds with a t interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Starts = Mapping[str, Sequence[str]]
+"""Start point to the options of ``graph.run`` that make it."""
+
+DAMAGED = ("--set", "recipe.optim.lr=2e-3")
+
+
+def cell(out: Path, start: str, options: Sequence[str], seed: int, budget: Sequence[str]) -> dict[str, Any]:
+    """The ``--json`` object of one run, from disk if it is there, with ``first_bottleneck`` added."""
+    file = out / f"{start}-{seed}.json"
+    if not file.exists():
+        name = f"{start}-{seed}"
+        begin = ["--resume", str(out / name)] if (out / name / "manifest.json").exists() else [
+            "--runs-dir", str(out), "--name", name, "--seed", str(seed), *options
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "graph.run", *begin, *budget, "--json"]
+        print(f"running {name}", file=sys.stderr, flush=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        file.write_text(done.stdout)
+    value: dict[str, Any] = json.loads(file.read_text())
+    diagnosis = out / f"{start}-{seed}" / "versions" / "v0001" / "diagnosis.json"
+    named = json.loads(diagnosis.read_text())["bottleneck"] if diagnosis.exists() else "none"
+    return {**value, "first_bottleneck": named}
+
+
+def rows(cells: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One table row per run: sealed scores with intervals, verdicts, time."""
+
+    def show(score: dict[str, float]) -> str:
+        return f"{score['mean']:.3f} [{score['ci_low']:.3f}, {score['ci_high']:.3f}]"
+
+    table = []
+    for c in cells:
+        promoted = [f"{v['title']} ({v['delta']:+.3f})" for v in c["versions"] if v["verdict"] == "promoted"]
+        verdicts = ", ".join(f"{v['factor']} {v['verdict']}" for v in c["versions"])
+        sealed = [show(c[who]["sealed"]) for who in ("warm_start", "baseline", "champion")]
+        best = f"{c['baseline']['sealed_pass_at_k']:.3f}"
+        cost = f"{c['wall_s']:.0f} s, {100 * c['orchestration_share']:.1f} %, {c['peak_rss_mb']:.0f} MB"
+        table.append(
+            [
+                str(c["seed"]),
+                *sealed,
+                best,
+                show(c["gain"]),
+                c["first_bottleneck"],
+                "; ".join(promoted) or "none",
+                verdicts,
+                cost,
+            ]
+        )
+    return table
+
+
+HEAD = ["seed", "warm start", "reference", "champion", "reference pass@k", "champion − reference", "named first", "promoted",
+        "all verdicts", "wall, orchestration, peak"]  # fmt: skip
+
+
+def markdown(cells: Sequence[dict[str, Any]]) -> str:
+    from trainer.evaluation import paired_over_runs
+
+    lines = ["| " + " | ".join(r) + " |" for r in [HEAD, ["---"] * len(HEAD), *rows(cells)]]
+    if len(cells) > 1:
+        for name, first, second in (
+            ("reference − warm start", "baseline", "warm_start"),
+            ("champion − reference", "champion", "baseline"),
+        ):
+            deltas = [c[first]["sealed"]["mean"] - c[second]["sealed"]["mean"] for c in cells]
+            i = paired_over_runs(deltas)
+            lines.append(
+                f"\n{name} over {len(cells)} seeds: {i.mean:+.3f}, 95 % interval {i.ci_low:+.3f} to {i.ci_high:+.3f}"
+            )
+    return "\n".join(lines)
+
+
+def main(name: str, starts: Starts, purpose: str) -> int:
+    """The command line of ``python -m benchmarks.<name>``."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=purpose)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--versions", type=int, help="candidate versions at most (default: what the time allows)")
+    parser.add_argument("--starts", default=",".join(starts), help="comma list of: " + ", ".join(starts))
+    parser.add_argument("--out", type=Path, default=Path(f"runs/benchmark-{name}"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    budget = ["--minutes", str(args.minutes)] + (["--versions", str(args.versions)] if args.versions else [])
+    for start in args.starts.split(","):
+        if start not in starts:
+            parser.error(f"--starts: unknown start {start!r}; known: {', '.join(starts)}")
+        cells = [cell(args.out, start, starts[start], seed, budget) for seed in range(args.seeds)]
+        print(f"\n## {start} start, {args.minutes:g} min\n\n{markdown(cells)}")
+    return 0
