@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import count as counting
 from random import Random
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ Numbers = list[int]
 
 VISIBLE = 2
 HIDDEN = 6
+DISTINCT = 3
+"""Different outputs among the hidden tests, at least."""
 EXAMPLE_TRIES = 40
 
 
@@ -140,12 +143,18 @@ def hidden_of(body: str, salt: str, exclude: Sequence[Case], count: int = HIDDEN
     random, function = seeded("code tests", salt, body), compiled(body)
     taken = {case.given for case in exclude}
     cases: list[Case] = []
-    while len(cases) < count:
+    values: set[str] = set()
+    for tries in counting():
         x = _hidden_input(random)
         case = case_of(x, function(x, None))
-        if case.given not in taken:
+        # A constant must not pass, nor a lucky pair: the last places are kept for values not seen yet.
+        dull = case.expected in values and count - len(cases) <= DISTINCT - len(values) and tries < 500
+        if case.given not in taken and not dull:
             taken.add(case.given)
+            values.add(case.expected)
             cases.append(case)
+            if len(cases) == count:
+                break
     return tuple(cases)
 
 
