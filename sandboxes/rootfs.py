@@ -83,7 +83,7 @@ def ensure() -> Path:
 
     World-readable and reachable by any user. Raises SandboxUnavailable with one line.
     """
-    return _ensure(cache_folder())
+    return _ensured(cache_folder())
 
 
 def cache_folder() -> Path:
@@ -95,7 +95,12 @@ def cache_folder() -> Path:
 
 
 @cache
-def _ensure(folder: Path) -> Path:
+def _ensured(folder: Path) -> Path:
+    return ensure_in(folder)
+
+
+def ensure_in(folder: Path) -> Path:
+    """``ensure`` for another cache folder, looking every time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
