@@ -1,0 +1,316 @@
+"""The Docker backend: one hardened container per sandbox, any engine that DOCKER_HOST names.
+
+Memory counts what lies in /task and /tmp too: both are in memory. The image is never pulled
+(``python -m sandboxes.images build``); EVOTRAINER_DOCKER_RUNTIME names another runtime, such as gVisor's ``runsc``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from sandboxes.docker_container import LOOK_S, TOOL, Container, remove, this_host
+from sandboxes.docker_engine import Engine, Gone
+from sandboxes.docker_files import pack, unpack
+from sandboxes.images import image_name, missing
+from sandboxes.owners import is_gone
+from sandboxes.types import MIB, Executed, Isolation, Limits, Owner, SandboxFailure, SandboxUnavailable
+
+TOOL_S = 120.0
+"""Seconds for our own small commands in a sandbox (reading, writing, archives)."""
+NO_FILE = 44
+WRITE_S = 60.0
+"""Seconds without progress until a process counts as one that does not read its input."""
+UNREAD = 64 * MIB
+ERROR_TAIL = 4096
+
+
+class DockerSandbox:
+    """A sandbox in a container of its own. One command at a time; threads wait for each other."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._lock = threading.Lock()
+        self._ooms = 0
+        self._end: Executed | None = None  # what every further command gets
+
+    def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", output_limit: int = MIB) -> Executed:
+        with self._lock:
+            if self._end is not None:
+                return self._end
+            talk = process = None
+            try:
+                process = self._container.start(argv)
+                talk = self._container.talk(process, stdin, timeout_s, output_limit)
+                ooms, self._ooms = self._ooms, self._container.sweep()
+            except Gone as error:
+                self._end = self._ended(str(error), by_the_program=process is not None)
+                if talk is None or talk.stop == "exit":
+                    return self._end
+                ooms = self._ooms
+            except SandboxFailure as error:
+                return Executed("infra_failure", detail=str(error))
+            limited = talk.stop == "output_limit"
+            if talk.stop != "exit":
+                return Executed(talk.stop, None, talk.out, talk.err, truncated=limited, wall_s=talk.wall_s)
+            if self._ooms > ooms and talk.exit_code != 0:
+                return Executed("oom", None, talk.out, talk.err, wall_s=talk.wall_s)
+            return Executed("exit", talk.exit_code, talk.out, talk.err, wall_s=talk.wall_s)
+
+    def _ended(self, reason: str, *, by_the_program: bool) -> Executed:
+        if time.time() >= self._container.deadline:
+            return Executed("infra_failure", detail=f"the sandbox's lifetime is over ({reason})")
+        # Nothing of a program survives its command, so what ends between two commands was ended from outside.
+        return Executed("died" if by_the_program else "infra_failure", detail=f"the sandbox has ended ({reason})")
+
+    def read(self, path: str, limit: int = 64 * MIB) -> bytes:
+        script = f'[ -f "$1" ] && [ -r "$1" ] || exit {NO_FILE}; exec head -c "$2" -- "$1"'
+        code, data, error = self._tool(script, [_path(path), str(limit + 1)], limit=limit + 4096)
+        if code == NO_FILE:
+            raise FileNotFoundError(f"{path}: no regular file that can be read")
+        if code:
+            raise SandboxFailure(f"docker: cannot read {path}: {error}")
+        if len(data) > limit:
+            raise SandboxFailure(f"docker: {path} has more than {limit} bytes")
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        # Beside it and renamed: a link or FIFO that a program left there is replaced, never followed.
+        script = (
+            'd=$(dirname -- "$1"; echo .); d=${d%??}; mkdir -p -- "$d" && t=$(mktemp -- "$d/.write.XXXXXX") || exit 1; '
+            'if cat >"$t" && chmod 644 -- "$t" && mv -fT -- "$t" "$1"; then exit 0; fi; rm -f -- "$t"; exit 1'
+        )
+        code, _, error = self._tool(script, [_path(path)], stdin=data)
+        if code:
+            raise OSError(f"cannot write {path}: {error}")
+
+    def upload(self, source: Path, target: str) -> None:
+        place = PurePosixPath(_path(target))
+        folder = place if source.is_dir() else place.parent
+        script = 'mkdir -p -- "$1" && exec tar -C "$1" -xpf -'
+        code, _, error = self._tool(script, [str(folder)], stdin=pack(source, place.name))
+        if code:
+            raise OSError(f"cannot upload {source} to {target}: {error}")
+
+    def download(self, source: str, target: Path) -> None:
+        script = f"""
+            s=$(readlink -f -- "$1"; echo .); s=${{s%??}}
+            chmod -R u+rX -- "$s" 2>/dev/null
+            if [ -d "$s" ]; then printf d; exec tar --hard-dereference -C "$s" -cf - .; fi
+            [ -e "$s" ] || exit {NO_FILE}
+            printf f; exec tar --hard-dereference -C "$(dirname -- "$s")" -cf - -- "$(basename -- "$s")"
+        """
+        code, data, error = self._tool(script, [_path(source)], limit=self._most())
+        if code == NO_FILE:
+            raise FileNotFoundError(f"{source}: nothing there")
+        if code:
+            raise SandboxFailure(f"docker: cannot download {source}: {error}")
+        unpack(data[1:], target, single=data[:1] == b"f")
+
+    def snapshot(self) -> bytes:
+        # A file its owner may not read would be missing; only such modes are changed.
+        script = "chmod -R u+rX . 2>/dev/null; exec tar -cf - ."
+        code, data, error = self._tool(script, [], limit=self._most())
+        if code:
+            raise SandboxFailure(f"docker: cannot take a snapshot: {error}")
+        return data
+
+    def restore(self, snapshot: bytes) -> None:
+        script = "chmod -R u+rwx . && rm -rf -- ..?* .[!.]* * && exec tar -xpf -"
+        code, _, error = self._tool(script, [], stdin=snapshot)
+        if code:
+            raise OSError(f"cannot restore a snapshot: {error}")
+
+    def _most(self) -> int:
+        """Bytes of the largest honest archive; a sparse file may pretend to be any size."""
+        limits = self._container.limits
+        return limits.disk_mb * MIB + limits.inodes * 2048 + MIB
+
+    def _tool(
+        self, script: str, args: Sequence[str], *, stdin: bytes = b"", limit: int = MIB
+    ) -> tuple[int, bytes, str]:
+        """Run one of our own scripts: exit code, output, the last line of its errors. Raises SandboxFailure."""
+        with self._lock:
+            if self._end is not None:
+                raise SandboxFailure(f"docker: {self._end.detail}")
+            try:
+                process = self._container.start(args, script=TOOL + script)
+                talk = self._container.talk(process, stdin, TOOL_S, limit)
+                if talk.exit_code is None:
+                    self._container.sweep()
+            except Gone as error:
+                self._end = self._ended(str(error), by_the_program=False)
+                raise SandboxFailure(f"docker: {self._end.detail}") from error
+        if talk.exit_code is None:
+            raise SandboxFailure(f"docker: {talk.stop} (more than {limit} bytes or {TOOL_S:.0f} s)")
+        return talk.exit_code, talk.out, talk.err.decode(errors="replace").strip().rpartition("\n")[2]
+
+    def is_alive(self) -> bool:
+        return self._end is None and self._container.is_alive()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._end is None or self._end.detail != CLOSED.detail:
+                self._container.remove()
+                self._end = CLOSED
+
+    def __enter__(self) -> DockerSandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+CLOSED = Executed("infra_failure", detail="the sandbox is closed")
+
+
+class DockerChannel:
+    """The streams of one process in a container of its own."""
+
+    def __init__(self, container: Container, argv: Sequence[str]) -> None:
+        self._container = container
+        self._process = container.start(argv)
+        self._stream = self._process.stream
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        """Also raises TimeoutError when it has not read anything for a minute."""
+        pending, moved = memoryview(data), time.monotonic()
+        while pending:
+            self._look()
+            # What it says meanwhile is taken, or both sides would wait for each other; but not without end.
+            sent = self._stream.exchange(pending, LOOK_S, read=len(self._stream.out) < UNREAD)
+            pending = pending[sent:]
+            if sent:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > WRITE_S:
+                raise TimeoutError(f"the process has not read its input for {WRITE_S:.0f} s")
+        self._look()
+
+    def read(self, size: int, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        out = self._stream.out
+        while len(out) < size:
+            self._look()
+            wait = deadline - time.monotonic()
+            if wait <= 0:
+                raise TimeoutError(f"{len(out)} of {size} bytes after {timeout_s} s")
+            self._stream.exchange(memoryview(b""), wait)
+            del self._stream.err[:-ERROR_TAIL]
+        data = bytes(memoryview(out)[:size])
+        del out[:size]
+        return data
+
+    def _look(self) -> None:
+        if self._stream.ended or self._closed:
+            said = " ".join(self._stream.err.decode(errors="replace").split())[-300:]
+            raise EOFError(f"the process has ended: {said}" if said else "the process has ended")
+
+    def was_oom(self) -> bool:
+        try:
+            return not self._closed and self._container.oom_kills() > 0
+        except (Gone, SandboxFailure):
+            return False
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._stream.close()
+            self._container.remove()
+
+
+class DockerBackend:
+    """Sandboxes in containers of a Docker engine."""
+
+    name = "docker"
+
+    def __init__(self) -> None:
+        self._engine: tuple[int, Engine] | None = None
+        self._lock = threading.Lock()
+
+    def isolation(self) -> Isolation:
+        engine, image, runtime = self._connect(), image_name(), _runtime()
+        try:
+            if not _holds(engine, image):
+                raise SandboxUnavailable(missing(image))
+            info = engine.info
+        except (Gone, SandboxFailure) as error:
+            raise SandboxUnavailable(str(error)) from error
+        if runtime and runtime not in info.get("Runtimes", {}):
+            known = ", ".join(sorted(info.get("Runtimes", {})))
+            raise SandboxUnavailable(f"docker: EVOTRAINER_DOCKER_RUNTIME={runtime} is unknown to the engine: {known}")
+        if not (info.get("MemoryLimit") and info.get("PidsLimit")):
+            raise SandboxUnavailable(
+                "docker: the engine cannot limit memory and processes; delegate cgroups to it, or use bubblewrap"
+            )
+        level = {None: "container", "runsc": "container+gvisor"}.get(runtime, f"container+{runtime}")
+        notes = () if any("seccomp" in option for option in info.get("SecurityOptions") or ()) else ("no seccomp",)
+        return Isolation(self.name, level, "cgroup", notes)
+
+    def create(self, owner: Owner, limits: Limits = Limits()) -> DockerSandbox:  # noqa: B008  (frozen)
+        return DockerSandbox(self._start(owner, limits))
+
+    def spawn(self, argv: Sequence[str], owner: Owner, limits: Limits = Limits()) -> DockerChannel:  # noqa: B008
+        container = self._start(owner, limits)
+        try:
+            return DockerChannel(container, argv)
+        except Gone as error:
+            raise SandboxFailure(f"docker: the container ended at once: {error}") from error
+        except SandboxFailure:
+            container.remove()
+            raise
+
+    def _start(self, owner: Owner, limits: Limits) -> Container:
+        engine, image = self._connect(), image_name()
+        try:
+            if not _holds(engine, image):
+                raise SandboxUnavailable(missing(image))
+            return Container(engine, image, owner, limits, _runtime())
+        except Gone as error:
+            raise SandboxFailure(f"docker: the container ended at once: {error}") from error
+
+    def reap(self) -> list[str]:
+        engine = self._connect()
+        with engine.doing("list containers"):
+            found = engine.api.containers(all=True, filters={"label": "evotrainer.run"})
+        removed = []
+        for container in found:
+            if _is_leftover(container["Labels"]):
+                remove(engine, container["Id"])
+                removed.append(container["Names"][0].removeprefix("/"))
+        return removed
+
+    def _connect(self) -> Engine:
+        """This process's connection: a forked child must not share its parent's."""
+        with self._lock:
+            if self._engine is None or self._engine[0] != os.getpid():
+                self._engine = (os.getpid(), Engine())
+            return self._engine[1]
+
+
+def _is_leftover(labels: dict[str, str]) -> bool:
+    """Whether the owner named by the labels is gone or the time is over; what cannot be read is left alone."""
+    try:
+        if time.time() > float(labels["evotrainer.deadline"]):
+            return True
+        here = labels["evotrainer.host"] == this_host()
+        return here and is_gone(int(labels["evotrainer.pid"]), int(labels["evotrainer.started"]))
+    except (KeyError, ValueError):
+        return False
+
+
+def _holds(engine: Engine, image: str) -> bool:
+    with engine.doing("look for the image"):
+        return engine.image(image) is not None
+
+
+def _runtime() -> str | None:
+    return os.environ.get("EVOTRAINER_DOCKER_RUNTIME") or None
+
+
+def _path(path: str) -> str:
+    """Absolute; relative paths are /task's."""
+    return str(PurePosixPath("/task", path))
