@@ -120,7 +120,7 @@ def _isolation(backend: BubblewrapBackend) -> Isolation:
         raise SandboxUnavailable(f"bubblewrap does not work here ({ran.kind}, {ran.detail}): {REMEDY}")
     notes = [] if os.geteuid() == 0 else ["under our own user id"]
     if cgroups.places() is None:
-        notes += ["memory and CPU bounded per process, not together", "no report of memory kills"]
+        notes += ["memory bounded for each process, CPU not at all", "no report of memory kills"]
     return Isolation("bubblewrap", "namespaces", "cgroup" if cgroups.places() else "rlimit", tuple(notes))
 
 

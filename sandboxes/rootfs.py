@@ -204,7 +204,8 @@ def _standard_library() -> dict[str, Path]:
     # Next to the interpreter's folder, where it finds its library from its own path: no variable needed.
     target = Path("usr/local", sys.platlibdir, _interpreter().name)
     files = {str(target / path.relative_to(source)): path for path in _walk(source)}
-    dynamic = Path(sysconfig.get_config_var("DESTSHARED") or source / "lib-dynload")
+    # As the running interpreter found it: what was configured is wrong for one that was moved.
+    dynamic = next((Path(p) for p in sys.path if p.endswith("/lib-dynload")), source / "lib-dynload")
     if dynamic.is_dir():
         files |= {str(target / "lib-dynload" / path.relative_to(dynamic)): path for path in _walk(dynamic)}
     return {name: path for name, path in files.items() if not path.name.startswith(NOT_MODULES)}
