@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TextIO
 
+from sandboxes.backends import BACKENDS, open_backend
+from sandboxes.types import SandboxUnavailable
 from trainer.types import Record
 
 REQUIRED = ("torch", "langgraph", "langgraph-checkpoint-sqlite", "pydantic", "duckdb", "pyarrow",
@@ -27,12 +29,11 @@ class Part(Record):
 
 
 def examine() -> tuple[Part, ...]:
-    """Check every part; nothing heavy is imported."""
+    """Check every part; no training code is imported."""
     parts = [_python(), *(_package(name) for name in REQUIRED), _program("git", required=True), _cores(), _cache()]
     parts += [
         _optional("langchain-openai", "LLM specialists", "pip install -e '.[llm]'"),
-        _program("docker", required=False, remedy="install a Docker engine to run code tasks in containers"),
-        _program("bwrap", required=False, remedy="install bubblewrap for the sandbox without Docker"),
+        *(_sandbox(name) for name in BACKENDS),
     ]
     if "OPENAI_API_KEY" not in os.environ:
         parts.append(
@@ -78,6 +79,14 @@ def _program(name: str, *, required: bool, remedy: str = "") -> Part:
         return Part(name=name, state="ok", detail=path)
     state: Literal["missing", "optional"] = "missing" if required else "optional"
     return Part(name=name, state=state, detail="not found", remedy=remedy or f"install {name}")
+
+
+def _sandbox(name: str) -> Part:
+    """A backend that isolates programs; the reason why it does not work names the remedy."""
+    try:
+        return Part(name=f"sandbox {name}", state="ok", detail=str(open_backend(name).isolation()))
+    except SandboxUnavailable as error:
+        return Part(name=f"sandbox {name}", state="optional", detail="for domain code", remedy=str(error))
 
 
 def _cores() -> Part:
