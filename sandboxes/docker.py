@@ -12,10 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from sandboxes.archives import pack, unpack
 from sandboxes.docker_container import LOOK_S, TOOL, Container, remove, this_host
 from sandboxes.docker_engine import Engine, Gone
-from sandboxes.docker_files import pack, unpack
 from sandboxes.images import image_name, missing
+from sandboxes.kept import CLEAN, PACK, UNPACK
 from sandboxes.owners import is_gone
 from sandboxes.types import MIB, Executed, Isolation, Limits, Owner, SandboxFailure, SandboxUnavailable
 
@@ -26,6 +27,8 @@ WRITE_S = 60.0
 """Seconds without progress until a process counts as one that does not read its input."""
 UNREAD = 64 * MIB
 ERROR_TAIL = 4096
+MAX_WORD, MAX_WORDS = 128 * 1024, 2 * MIB - 64 * 1024
+"""Linux: one argument, and all together with the default stack of 8 MiB, less what we add."""
 
 
 class DockerSandbox:
@@ -35,12 +38,17 @@ class DockerSandbox:
         self._container = container
         self._lock = threading.Lock()
         self._ooms = 0
+        self._closed = False
         self._end: Executed | None = None  # what every further command gets
 
     def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", output_limit: int = MIB) -> Executed:
+        if not argv:
+            raise ValueError("no command")
+        if reason := _no_system_takes(argv):
+            return Executed("exit", 126, stderr=reason)
         with self._lock:
-            if self._end is not None:
-                return self._end
+            if self._closed or self._end is not None:
+                return self._end or Executed("died", detail="the sandbox is closed")
             talk = process = None
             try:
                 process = self._container.start(argv)
@@ -61,6 +69,8 @@ class DockerSandbox:
             return Executed("exit", talk.exit_code, talk.out, talk.err, wall_s=talk.wall_s)
 
     def _ended(self, reason: str, *, by_the_program: bool) -> Executed:
+        if self._closed:
+            return Executed("infra_failure", detail="the sandbox was closed meanwhile")
         if time.time() >= self._container.deadline:
             return Executed("infra_failure", detail=f"the sandbox's lifetime is over ({reason})")
         # Nothing of a program survives its command, so what ends between two commands was ended from outside.
@@ -78,10 +88,10 @@ class DockerSandbox:
         return data
 
     def write(self, path: str, data: bytes) -> None:
-        # Beside it and renamed: a link or FIFO that a program left there is replaced, never followed.
+        # Writing to a FIFO that a program left would wait for ever.
         script = (
-            'd=$(dirname -- "$1"; echo .); d=${d%??}; mkdir -p -- "$d" && t=$(mktemp -- "$d/.write.XXXXXX") || exit 1; '
-            'if cat >"$t" && chmod 644 -- "$t" && mv -fT -- "$t" "$1"; then exit 0; fi; rm -f -- "$t"; exit 1'
+            'if [ -e "$1" ] && [ ! -f "$1" ]; then echo "no regular file" >&2; exit 1; fi; '
+            'mkdir -p -- "$(dirname -- "$1")" && exec cat >"$1"'
         )
         code, _, error = self._tool(script, [_path(path)], stdin=data)
         if code:
@@ -89,53 +99,45 @@ class DockerSandbox:
 
     def upload(self, source: Path, target: str) -> None:
         place = PurePosixPath(_path(target))
-        folder = place if source.is_dir() else place.parent
-        script = 'mkdir -p -- "$1" && exec tar -C "$1" -xpf -'
-        code, _, error = self._tool(script, [str(folder)], stdin=pack(source, place.name))
-        if code:
-            raise OSError(f"cannot upload {source} to {target}: {error}")
+        folder, name = (place, ".") if source.is_dir() else (place.parent, place.name)
+        self._put(pack(source, name), str(folder), f"upload to {target}")
 
     def download(self, source: str, target: Path) -> None:
-        script = f"""
-            s=$(readlink -f -- "$1"; echo .); s=${{s%??}}
-            chmod -R u+rX -- "$s" 2>/dev/null
-            if [ -d "$s" ]; then printf d; exec tar --hard-dereference -C "$s" -cf - .; fi
-            [ -e "$s" ] || exit {NO_FILE}
-            printf f; exec tar --hard-dereference -C "$(dirname -- "$s")" -cf - -- "$(basename -- "$s")"
-        """
-        code, data, error = self._tool(script, [_path(source)], limit=self._most())
+        unpack(self._get(_path(source)), target, limit=2 * self._most())
+
+    def snapshot(self) -> bytes:
+        return self._get("/task")
+
+    def restore(self, snapshot: bytes) -> None:
+        self._put(snapshot, "/task", "restore", first=CLEAN)
+
+    def _get(self, source: str) -> bytes:
+        # What its owner may not read would be left out: such modes are changed, and only such.
+        script = f'[ -e "$1" ] || exit {NO_FILE}; chmod -R u+rX -- "$1" 2>/dev/null; {PACK}'
+        code, data, error = self._tool(script, [source], limit=self._most())
         if code == NO_FILE:
             raise FileNotFoundError(f"{source}: nothing there")
         if code:
-            raise SandboxFailure(f"docker: cannot download {source}: {error}")
-        unpack(data[1:], target, single=data[:1] == b"f")
-
-    def snapshot(self) -> bytes:
-        # A file its owner may not read would be missing; only such modes are changed.
-        script = "chmod -R u+rX . 2>/dev/null; exec tar -cf - ."
-        code, data, error = self._tool(script, [], limit=self._most())
-        if code:
-            raise SandboxFailure(f"docker: cannot take a snapshot: {error}")
+            raise SandboxFailure(f"docker: cannot pack {source}: {error}")
         return data
 
-    def restore(self, snapshot: bytes) -> None:
-        script = "chmod -R u+rwx . && rm -rf -- ..?* .[!.]* * && exec tar -xpf -"
-        code, _, error = self._tool(script, [], stdin=snapshot)
+    def _put(self, archive: bytes, folder: str, what: str, first: str = ":") -> None:
+        code, _, error = self._tool(f"{first}\n{UNPACK}", [folder], stdin=archive)
         if code:
-            raise OSError(f"cannot restore a snapshot: {error}")
+            raise SandboxFailure(f"docker: cannot {what}: {error}")
 
     def _most(self) -> int:
         """Bytes of the largest honest archive; a sparse file may pretend to be any size."""
         limits = self._container.limits
-        return limits.disk_mb * MIB + limits.inodes * 2048 + MIB
+        return limits.disk_mb * MIB + limits.inodes * 4096 + MIB
 
     def _tool(
         self, script: str, args: Sequence[str], *, stdin: bytes = b"", limit: int = MIB
     ) -> tuple[int, bytes, str]:
         """Run one of our own scripts: exit code, output, the last line of its errors. Raises SandboxFailure."""
         with self._lock:
-            if self._end is not None:
-                raise SandboxFailure(f"docker: {self._end.detail}")
+            if self._closed or self._end is not None:
+                raise SandboxFailure(f"docker: {self._end.detail if self._end else 'the sandbox is closed'}")
             try:
                 process = self._container.start(args, script=TOOL + script)
                 talk = self._container.talk(process, stdin, TOOL_S, limit)
@@ -149,22 +151,19 @@ class DockerSandbox:
         return talk.exit_code, talk.out, talk.err.decode(errors="replace").strip().rpartition("\n")[2]
 
     def is_alive(self) -> bool:
-        return self._end is None and self._container.is_alive()
+        return not self._closed and self._end is None and self._container.is_alive()
 
     def close(self) -> None:
-        with self._lock:
-            if self._end is None or self._end.detail != CLOSED.detail:
-                self._container.remove()
-                self._end = CLOSED
+        # Without the lock: whoever closes must not wait for a command's time limit.
+        if not self._closed:
+            self._closed = True
+            self._container.remove()
 
     def __enter__(self) -> DockerSandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-CLOSED = Executed("infra_failure", detail="the sandbox is closed")
 
 
 class DockerChannel:
@@ -289,6 +288,14 @@ class DockerBackend:
             if self._engine is None or self._engine[0] != os.getpid():
                 self._engine = (os.getpid(), Engine())
             return self._engine[1]
+
+
+def _no_system_takes(argv: Sequence[str]) -> bytes:
+    """Why no kernel would start this command, or nothing: the engine's answer would look like its own failure."""
+    if any("\0" in word for word in argv):
+        return b"null byte in an argument"
+    sizes = [len(os.fsencode(word)) + 1 for word in argv]
+    return b"argument list too long" if max(sizes) > MAX_WORD or sum(sizes) + 8 * len(sizes) > MAX_WORDS else b""
 
 
 def _is_leftover(labels: dict[str, str]) -> bool:

@@ -31,6 +31,8 @@ REMOVE_S = 30.0
 MARK = b"\x06"
 # The mark says that the engine has done its part: time counts from it, and what ends without it never ran.
 ENTRY = "printf '\\006'; exec env -i " + " ".join(f"{k}={v}" for k, v in ENVIRONMENT.items()) + ' "$@"'
+# JSON carries text only: words of other bytes (surrogates, as os.fsdecode makes them) travel escaped.
+UNESCAPE = 'for w do shift; v=$(printf "%b." "$w"); set -- "$@" "${v%.}"; done; '
 TOOL = "printf '\\006'; "
 
 # kill(-1) spares the caller and what it may not signal: init and the keeper, which are root's. It succeeds whether or not
@@ -127,6 +129,8 @@ class Container:
 
     def start(self, argv: Sequence[str], *, script: str = ENTRY, stdin: bool = True) -> Process:
         """Start ``argv`` (the arguments of ``script``) as the unprivileged user in /task."""
+        if not _is_text(argv):
+            argv, script = [_escaped(word) for word in argv], UNESCAPE + script
         with self.engine.doing("start a process"):
             created = self.engine.api.exec_create(
                 self.id, ["/bin/sh", "-c", script, "sh", *argv], stdin=stdin, user=USER, workdir="/task"
@@ -267,18 +271,28 @@ def this_host() -> str:
 
 
 def _tmpfs(limits: Limits) -> dict[str, str]:
-    """The writable places, whose shares add up to the limits. Containers of one engine cannot share one tmpfs between
-    two folders, so each has its part: most of it /task, where the work is."""
-    megabytes, inodes = limits.disk_mb * MIB, limits.inodes
-    shares = {"/tmp": 4, "/dev/shm": 16}
-    parts = {path: (megabytes // share, inodes // share) for path, share in shares.items()}
-    parts["/task"] = (megabytes - sum(p[0] for p in parts.values()), inodes - sum(p[1] for p in parts.values()))
+    """The writable places, whose shares add up to the limits. An engine cannot put one tmpfs behind several folders, so
+    each has its part: most of it /task, where the work is."""
+    size, inodes = limits.disk_mb * MIB, limits.inodes
+    parts = {"/tmp": (size // 4, inodes // 8), "/dev/shm": (size // 16, inodes // 32)}
+    parts["/task"] = (size - sum(p[0] for p in parts.values()), inodes - sum(p[1] for p in parts.values()))
     common = "rw,exec,nosuid,nodev,mode=1777,uid=65534,gid=65534"
-    return {path: f"{common},size={size},nr_inodes={max(count, 2)}" for path, (size, count) in parts.items()}
+    return {path: f"{common},size={part},nr_inodes={max(count, 2)}" for path, (part, count) in parts.items()}
 
 
 def _count(answer: bytes) -> int:
     return sum(int(line.split()[1]) for line in answer.splitlines() if line.startswith(b"oom "))
+
+
+def _is_text(argv: Sequence[str]) -> bool:
+    try:
+        return all(word.encode() is not None for word in argv)
+    except UnicodeEncodeError:
+        return False
+
+
+def _escaped(word: str) -> str:
+    return "".join(chr(b) if 32 <= b < 127 and b != 92 else f"\\0{b:03o}" for b in os.fsencode(word))
 
 
 def _word(run: str) -> str:
