@@ -7,7 +7,7 @@ What counts, in this order:
    In mode ``call`` the last block that defines the entry is taken: models correct themselves, so later is better,
    and an example of use after the solution defines nothing. In mode ``stdin`` the last one that reads input, else
    the last with a call in it: a block of sample output is valid Python now and then (``5``), and does neither.
-3. Without a fence, the whole reply, if it is such a program; else what stands from the first line that looks like
+3. Without any fence, the whole reply, if it is such a program; else what stands from the first line that looks like
    code up to the first line that is none.
 
 Where the task's prelude holds the start of the function (HumanEval), a reply may also be its body: then indentation
@@ -58,7 +58,10 @@ def program_in(reply: str, entry: str = "", mode: Literal["call", "stdin"] = "ca
     """The program of a reply, to be run after the prelude; None if there is none."""
     wanted = Wanted(entry, mode, prelude)
     text = answered(reply.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
-    blocks = [b.text for b in fenced(text) if b.label in _PYTHON]
+    found = fenced(text)
+    blocks = [b.text for b in found if b.label in _PYTHON]
+    if found and not blocks:
+        return None
     candidates = _last(blocks) if blocks else [text]
     if wanted.mode == "stdin":
         return _last_reader(candidates) or (None if blocks else _salvaged(text, wanted))
