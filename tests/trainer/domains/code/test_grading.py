@@ -28,7 +28,7 @@ def hidden(*cases: tuple[str, str], **fields: object) -> Suite:
         ("def f(x): return x + 1", "pass", "pass", ""),
         ("def f(x): return x + 1.0", "pass", "pass", ""),
         ("def f(x): return 2", "pass", "wrong", ""),
-        ("def f(x): return 1 / (x - 5) + 2.25", "pass", "error", "ZeroDivisionError: division by zero"),
+        ("def f(x): return 2 + 0 / (x - 5)", "pass", "error", "ZeroDivisionError: division by zero"),
         ("def f(x) return 1", "error", "error", "SyntaxError: "),
         ("def f(x): return 'a' * 10**6 if x == 5 else 2", "pass", "output_limit", ""),
         ("def f(x):\n  while x == 5: pass\n  return 2", "pass", "timeout", ""),
@@ -42,8 +42,6 @@ def hidden(*cases: tuple[str, str], **fields: object) -> Suite:
 def test_each_end_has_its_verdict(
     executor: Executor, source: str | None, visible: str, decides: str, error: str
 ) -> None:
-    if visible == "pass" and "2.25" in (source or ""):
-        source = (source or "").replace("2.25", "2.25").replace("+ 2.25", "* 0 + 2")
     (found,) = grade(executor, [(ONE, source)])
     assert (found.visible, found.hidden) == ((visible,), (decides,))
     assert found.error.startswith(error) and "\n" not in found.error
