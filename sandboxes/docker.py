@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from sandboxes.archives import pack, unpack
-from sandboxes.docker_container import LOOK_S, TOOL, Container, remove, this_host
+from sandboxes.docker_channel import DockerChannel
+from sandboxes.docker_container import TOOL, Container, remove, this_host
 from sandboxes.docker_engine import Engine, Gone
 from sandboxes.images import image_name, missing
 from sandboxes.kept import CLEAN, PACK, UNPACK
@@ -23,10 +24,6 @@ from sandboxes.types import MIB, Executed, Isolation, Limits, Owner, SandboxFail
 TOOL_S = 120.0
 """Seconds for our own small commands in a sandbox (reading, writing, archives)."""
 NO_FILE = 44
-WRITE_S = 60.0
-"""Seconds without progress until a process counts as one that does not read its input."""
-UNREAD = 64 * MIB
-ERROR_TAIL = 4096
 MAX_WORD, MAX_WORDS = 128 * 1024, 2 * MIB - 64 * 1024
 """Linux: one argument, and all together with the default stack of 8 MiB, less what we add."""
 
@@ -164,61 +161,6 @@ class DockerSandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class DockerChannel:
-    """The streams of one process in a container of its own."""
-
-    def __init__(self, container: Container, argv: Sequence[str]) -> None:
-        self._container = container
-        self._process = container.start(argv)
-        self._stream = self._process.stream
-        self._closed = False
-
-    def write(self, data: bytes) -> None:
-        """Also raises TimeoutError when it has not read anything for a minute."""
-        pending, moved = memoryview(data), time.monotonic()
-        while pending:
-            self._look()
-            # What it says meanwhile is taken, or both sides would wait for each other; but not without end.
-            sent = self._stream.exchange(pending, LOOK_S, read=len(self._stream.out) < UNREAD)
-            pending = pending[sent:]
-            if sent:
-                moved = time.monotonic()
-            elif time.monotonic() - moved > WRITE_S:
-                raise TimeoutError(f"the process has not read its input for {WRITE_S:.0f} s")
-        self._look()
-
-    def read(self, size: int, timeout_s: float) -> bytes:
-        deadline = time.monotonic() + timeout_s
-        out = self._stream.out
-        while len(out) < size:
-            self._look()
-            wait = deadline - time.monotonic()
-            if wait <= 0:
-                raise TimeoutError(f"{len(out)} of {size} bytes after {timeout_s} s")
-            self._stream.exchange(memoryview(b""), wait)
-            del self._stream.err[:-ERROR_TAIL]
-        data = bytes(memoryview(out)[:size])
-        del out[:size]
-        return data
-
-    def _look(self) -> None:
-        if self._stream.ended or self._closed:
-            said = " ".join(self._stream.err.decode(errors="replace").split())[-300:]
-            raise EOFError(f"the process has ended: {said}" if said else "the process has ended")
-
-    def was_oom(self) -> bool:
-        try:
-            return not self._closed and self._container.oom_kills() > 0
-        except (Gone, SandboxFailure):
-            return False
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._stream.close()
-            self._container.remove()
 
 
 class DockerBackend:

@@ -31,12 +31,13 @@ class Stream:
 
         Once the other side takes no more, everything counts as sent.
         """
-        if not self._writable and pending:
-            return len(pending)
+        gone = 0
+        if pending and not self._writable:
+            gone, pending, wait_s = len(pending), pending[:0], 0.0
         events = (select.POLLIN if read and not self.ended else 0) | (select.POLLOUT if pending else 0)
         if not events:
             time.sleep(max(0.0, min(wait_s, 0.05)))
-            return 0
+            return gone
         poll = select.poll()
         poll.register(self._connection, events)
         ready = dict(poll.poll(max(0, round(wait_s * 1000)))).get(self._connection.fileno(), 0)
@@ -53,7 +54,7 @@ class Stream:
             except OSError:
                 self._writable = False
                 return len(pending)
-        return 0
+        return gone
 
     def finish(self) -> None:
         """No more input: the process reads to the end of its stdin."""
