@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import tomli_w
 from pydantic import ValidationError
 
+from trainer.python_source import check_diagnostic_source, check_term_source
 from trainer.types import (
     Diagnostic,
     Harness,
@@ -61,7 +62,8 @@ def is_harness_file(path: str) -> bool:
 
 def parse_harness(files: Mapping[str, str], commit: str) -> Harness:
     """Parse path → text. Raises InputError on an unknown file, key or name, a wrong type, a weight
-    without a term, or a missing recipe. ``*.md`` at the top is documentation and is skipped."""
+    without a term, a part that is not either SQL or Python that keeps its contract, or a missing recipe. Nothing is
+    executed. ``*.md`` at the top is documentation and is skipped."""
     terms: dict[str, RewardTerm] = {}
     diagnostics: dict[str, Diagnostic] = {}
     for path, text in sorted(files.items()):
@@ -71,9 +73,9 @@ def parse_harness(files: Mapping[str, str], commit: str) -> Harness:
             continue
         kind, name = part.groups()
         if kind == "reward":
-            terms[name] = _parse(RewardTerm, _table(text, path), path, name)
+            terms[name] = _checked_term(_parse(RewardTerm, _table(text, path), path, name), path)
         else:
-            diagnostics[name] = _parse(Diagnostic, _table(text, path), path, name)
+            diagnostics[name] = _checked_diagnostic(_parse(Diagnostic, _table(text, path), path, name), path)
     if RECIPE not in files:
         raise InputError(f"{RECIPE}: missing; restore it from an earlier commit of the harness")
     recipe = _parse(Recipe, _table(files[RECIPE], RECIPE), RECIPE)
@@ -86,6 +88,29 @@ def parse_harness(files: Mapping[str, str], commit: str) -> Harness:
     if len(set(order)) != len(order):
         raise InputError(f"{PROCEDURE}: order: a layer occurs twice; name each layer once")
     return Harness(commit=commit, recipe=recipe, terms=terms, diagnostics=diagnostics, procedure=order)
+
+
+def _checked_term(term: RewardTerm, path: str) -> RewardTerm:
+    _one_of(path, "sql", term.sql, term.python)
+    if term.python:
+        check_term_source(term.python, path)
+    return term
+
+
+def _checked_diagnostic(diagnostic: Diagnostic, path: str) -> Diagnostic:
+    _one_of(path, "metric", diagnostic.metric, diagnostic.python)
+    if diagnostic.python and diagnostic.evidence:
+        raise InputError(f"{path}: evidence: is SQL beside `python`; define `def evidence(rollouts):` in python")
+    if diagnostic.python:
+        check_diagnostic_source(diagnostic.python, path)
+    return diagnostic
+
+
+def _one_of(path: str, query: str, sql: str, python: str) -> None:
+    if sql and python:
+        raise InputError(f"{path}: python: there is `{query}` too; keep one of them")
+    if not sql and not python:
+        raise InputError(f"{path}: {query}: missing; add it, or `python` where SQL cannot say it")
 
 
 def _table(text: str, file: str) -> dict[str, Any]:
@@ -146,7 +171,7 @@ def dump_diagnostic(diagnostic: Diagnostic) -> str:
 
 
 def _dump_part(part: RewardTerm | Diagnostic) -> str:
-    optional = {key for key in ("evidence", "source") if not getattr(part, key, None)}
+    optional = {key for key in ("sql", "metric", "python", "evidence", "source") if not getattr(part, key, None)}
     table = part.model_dump(exclude={"name", *optional})
     # A carriage return would be normalised away inside a multi-line string.
     return tomli_w.dumps(table, multiline_strings=not any("\r" in str(v) for v in table.values()))

@@ -268,11 +268,14 @@ REWARD_COLUMNS: tuple[str, ...] = (
 
 
 class RewardTerm(Record):
-    """One named reward term: a DuckDB SQL expression over REWARD_COLUMNS and the domain's features."""
+    """One named reward term over REWARD_COLUMNS and the domain's features: either ``sql``, a DuckDB expression of one
+    rollout's columns, or ``python``, the text of a module that defines ``reward(rows)``: one finite number per row, each
+    row a dict of those columns. Rows come in batches of whole groups; see trainer.python_parts."""
 
     name: str
     description: str
-    sql: str
+    sql: str = ""
+    python: str = ""
     source: str = ""
 
 
@@ -281,18 +284,21 @@ class Diagnostic(Record):
 
     ``metric`` is one SELECT over the view ``rollouts`` (all training rollouts of one version) that
     yields a single number; ``evidence`` is one SELECT that yields the rollouts (or groups) to look
-    at. ``warn`` and ``critical`` are lines; ``above`` says on which side trouble lies.
+    at. In place of both, ``python`` is the text of a module that defines ``metric(rollouts)`` over an iterator of
+    dicts, a number, and perhaps ``evidence(rollouts)``, rollout ids. ``warn`` and ``critical`` are lines; ``above``
+    says on which side trouble lies.
     """
 
     name: str
     kind: DiagnosticKind = "pathology"
     layer: Layer
     description: str
-    metric: str
+    metric: str = ""
     above: bool = True
     warn: float
     critical: float
     evidence: str = ""
+    python: str = ""
     source: str = ""
 
 
@@ -358,6 +364,13 @@ class Harness(Record):
     terms: Mapping[str, RewardTerm]
     diagnostics: Mapping[str, Diagnostic]
     procedure: tuple[Layer, ...] = ("score", "signal", "behaviour", "version")
+
+    @property
+    def python_parts(self) -> tuple[str, ...]:
+        """Paths of the parts that are Python, which run in a sandbox only."""
+        terms = (f"reward/{name}.toml" for name, term in self.terms.items() if term.python)
+        diagnostics = (f"diagnostics/{name}.toml" for name, d in self.diagnostics.items() if d.python)
+        return (*terms, *diagnostics)
 
 
 # ---------------------------------------------------------------------------------------- jobs

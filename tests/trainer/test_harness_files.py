@@ -9,6 +9,7 @@ import typing
 from typing import Any
 
 import pytest
+import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -54,12 +55,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 OPTIONS = st.sampled_from(sorted(VALUES)).flatmap(lambda path: st.tuples(st.just(path), VALUES[path]))
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80)
+TERM_SOURCE = TEXT.map(lambda text: f'"""A term."""\n\n\ndef reward(rows):\n\treturn [len({text!r})] * len(rows)\r\n')
+METRIC_SOURCE = TEXT.map(lambda text: f'def metric(rollouts):\n    return len({text!r})  # """\\\n')
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 EDITS = st.one_of(
     OPTIONS.map(lambda o: SetOption(path=o[0], value=o[1])),
     st.builds(SetWeight, term=st.sampled_from(["outcome", "brevity"]), value=FINITE),
     st.builds(PutTerm, term=st.builds(RewardTerm, name=NAMES, description=TEXT, sql=TEXT), weight=FINITE),
+    st.builds(PutTerm, term=st.builds(RewardTerm, name=NAMES, description=TEXT, python=TERM_SOURCE), weight=FINITE),
     st.builds(
         PutDiagnostic,
         diagnostic=st.builds(
@@ -277,6 +281,91 @@ def test_terms_and_diagnostics_survive_the_file(text: str, name: str, number: fl
     assert harness.diagnostics[name] == diagnostic
 
 
+@settings(deadline=None, max_examples=60)
+@given(text=TEXT, name=NAMES, term_source=TERM_SOURCE, metric_source=METRIC_SOURCE)
+def test_python_parts_survive_the_file(text: str, name: str, term_source: str, metric_source: str) -> None:
+    term = RewardTerm(name=name, description=text, python=term_source)
+    diagnostic = Diagnostic(name=name, layer="score", description=text, python=metric_source, warn=1, critical=2)
+    files = {**SEED, f"reward/{name}.toml": dump_term(term), f"diagnostics/{name}.toml": dump_diagnostic(diagnostic)}
+    harness = parse_harness(files, "")
+    assert (harness.terms[name], harness.diagnostics[name]) == (term, diagnostic)
+    assert harness.python_parts == (f"reward/{name}.toml", f"diagnostics/{name}.toml")
+    assert parse_harness(SEED, "").python_parts == ()
+
+
+def test_python_stands_in_the_file_as_it_is_written() -> None:
+    source = "import re\n\n\ndef reward(rows):\n    return [float(bool(re.search(r'\\d', row['response']))) for row in rows]\n"
+    text = dump_term(RewardTerm(name="digit", description="A digit.", python=source))
+    assert 'python = """\nimport re\n\n\ndef reward(rows):\n' in text and "sql" not in text
+
+
+REWARD = "def reward(rows):\n    return [1.0 for row in rows]\n"
+METRIC = "def metric(rollouts):\n    return 0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("reward/x.toml", {}, "sql: missing; add it, or `python`"),
+        ("reward/x.toml", {"sql": "", "python": ""}, "sql: missing; add it, or `python`"),
+        ("reward/x.toml", {"sql": "outcome", "python": REWARD}, "python: there is `sql` too; keep one of them"),
+        ("diagnostics/x.toml", {}, "metric: missing; add it, or `python`"),
+        ("diagnostics/x.toml", {"metric": "SELECT 1", "python": METRIC}, "python: there is `metric` too; keep one"),
+        ("diagnostics/x.toml", {"python": METRIC, "evidence": "SELECT 1"}, "evidence: is SQL beside `python`"),
+        ("reward/x.toml", {"python": METRIC}, "python: defines no function reward; define `def reward(rows):`"),
+        ("diagnostics/x.toml", {"python": REWARD}, "defines no function metric; define `def metric(rollouts):`"),
+        ("reward/x.toml", {"python": "def reward(rows) return 1"}, "python: line 1: expected ':': correct the source"),
+        (
+            "reward/x.toml",
+            {"python": "def reward(rows):\n  return [r['\\0']\n"},
+            "python: line 2: '[' was never closed",
+        ),
+        ("reward/x.toml", {"python": "def reward():\n  return []"}, "not called with one argument"),
+        ("reward/x.toml", {"python": "def reward(rows):\n  yield 1"}, "no generator and not async"),
+        ("reward/x.toml", {"python": "async def reward(rows):\n  return []"}, "no generator and not async"),
+        ("diagnostics/x.toml", {"python": METRIC + "def evidence():\n  return []"}, "define `def evidence(rollouts):`"),
+        ("reward/x.toml", {"python": "import os\n" + REWARD}, "import of os: use __future__, array, ast"),
+        ("reward/x.toml", {"python": REWARD + "from time import time"}, "import of time: use "),
+        ("reward/x.toml", {"python": REWARD + "from . import y"}, "import of a neighbour: use "),
+        ("reward/x.toml", {"python": REWARD + "open('/etc/passwd')"}, "uses open: everything it may read is handed in"),
+        ("reward/x.toml", {"python": REWARD + "__import__('os')"}, "uses __import__: write the code itself"),
+        ("reward/x.toml", {"python": REWARD + "x = hash('a')"}, "uses hash: they differ between processes"),
+        ("reward/x.toml", {"python": REWARD + "x = Reward"}, "name 'Reward' is not defined; did you mean 'reward'?"),
+        ("reward/x.toml", {"python": "def reward(rows):\n  return [outcome]"}, "name 'outcome' is not defined"),
+        ("reward/x.toml", {"python": "#" * 16_000 + "\n" + REWARD}, "characters; keep it below 16000"),
+        ("reward/x.toml", {"python": "def reward(rows):\n  return " + "-" * 15_000 + "1"}, "python: cannot be parsed"),
+        ("reward/x.toml", {"python": 3}, "python: expected a valid string, got 3"),
+    ],
+)
+def test_a_python_part_that_breaks_its_contract_is_refused_in_one_line(
+    path: str, fields: dict[str, Any], message: str
+) -> None:
+    diagnostic = {"layer": "score", "warn": 1, "critical": 2} if path.startswith("diagnostics/") else {}
+    text = tomli_w.dumps({"description": "d", **diagnostic, **fields})
+    with pytest.raises(InputError) as caught:
+        parse_harness({**SEED, path: text}, "")
+    assert str(caught.value).startswith(f"{path}: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        REWARD,
+        "from __future__ import annotations\nimport re, math\nfrom collections import Counter\nX = re.compile('a')\n"
+        "class Seen:\n    least: float = math.inf\n    def of(self, row: dict) -> int:\n        return len(X.findall(row['a']))\n"
+        "def reward(rows, *, seen=Seen()):\n    global LAST\n    LAST = Counter(r['a'] for r in rows)\n"
+        "    def one(row):\n        try:\n            return sum(n for _, n in LAST.items()) + seen.of(row)\n"
+        "        except (KeyError, ZeroDivisionError) as error:\n            return -len(str(error))\n"
+        "    return [one(row) for row in rows if __name__]\n",
+        "def reward(rows):\n    numbers = (i for i in range(9))\n    def inner():\n        yield 1\n    return [next(numbers)]\n",
+    ],
+)
+def test_what_keeps_the_contract_is_accepted_and_never_run(source: str) -> None:
+    text = dump_term(RewardTerm(name="x", description="d", python=source + "\n1 / 0\n"))
+    assert parse_harness({**SEED, "reward/x.toml": text}, "").terms["x"].python.startswith(source)
+
+
 def test_one_line_reads_unions_lists_and_counts() -> None:
     def refusal(data: Any) -> str:
         with pytest.raises(ValidationError) as caught:
@@ -288,7 +377,7 @@ def test_one_line_reads_unions_lists_and_counts() -> None:
     )
     assert "known: kind, path, value" in refusal({"change": {"kind": "option", "path": "a", "value": 1, "zzz": 1}})
     assert refusal({}) == "edit.json: change: missing; add it"
-    assert refusal({"change": {"kind": "term", "term": {}, "weight": "x" * 999}}).endswith("(and 3 more)")
+    assert refusal({"change": {"kind": "term", "term": {}, "weight": "x" * 999}}).endswith("(and 2 more)")
     assert len(refusal({"change": "x" * 999})) < 200
 
 
