@@ -34,10 +34,12 @@ def take(size):
     return data
 exec(compile(take(int.from_bytes(take(4), "big")), "keeper", "exec"))
 """
-PACK = 'if [ -d "$1" ]; then cd -- "$1" && exec {tar} .; else cd -- "$(dirname -- "$1")" && exec {tar} "$(basename -- "$1")"; fi'
-PACK = PACK.format(
-    tar="tar --create --file=- --format=gnu --sparse --sort=name --ignore-failed-read --numeric-owner --"
-)
+TAR = "exec tar --create --file=- --format=gnu --sparse --sort=name --ignore-failed-read --numeric-owner --"
+PACK = f"""
+[ -e "$1" ] || [ -L "$1" ] || {{ echo "no such file or folder" >&2; exit 2; }}
+if [ -d "$1" ]; then cd -- "$1" && {TAR} .; exit 2; fi
+cd -- "$(dirname -- "$1")" && {TAR} "$(basename -- "$1")"
+"""
 UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar --extract --file=- --preserve-permissions --no-same-owner'
 CLEAN = "chmod -R u+rwX . 2>/dev/null; find . -mindepth 1 -delete"
 
