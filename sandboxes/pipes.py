@@ -14,6 +14,7 @@ INBOX = 1 << 20
 """Bytes of stdout taken in before anyone asks for them: a flood beyond stays in the pipe."""
 TAIL = 2048
 """Bytes of stderr kept, for messages."""
+ENDING_S = 0.5
 PATIENCE_S = 1.0
 """How long a write waits for a reader that takes nothing; what is left then goes out while reading."""
 
@@ -73,6 +74,10 @@ class PipeChannel:
 
     def detail(self) -> str:
         """One line for people: how it ended, and the last it said on stderr."""
+        if self._out not in self._open and not self._closed:
+            # The end of its output comes a moment before its own.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(ENDING_S)
         if not self._closed:
             self._take_errors()
         said = " | ".join(self._tail.decode(errors="replace").split("\n")).strip(" |")
