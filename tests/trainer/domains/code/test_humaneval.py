@@ -95,9 +95,9 @@ class Damage(ast.NodeTransformer):
 
 
 def mutants(task: Task) -> Iterator[str]:
-    """The canonical body with one place changed, for each of the first 12 places."""
+    """The canonical body with one place changed, for each of the first 5 places."""
     assert task.tests is not None
-    for at in range(12):
+    for at in range(5):
         tree = ast.parse(task.answer)
         function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == task.tests.entry)
         docstring, *rest = function.body
