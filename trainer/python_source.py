@@ -18,10 +18,11 @@ from trainer.validation import did_you_mean
 
 MAX_PYTHON_CHARS = 16_000
 
-MODULES = frozenset(
-    "__future__ array ast bisect cmath collections copy dataclasses decimal difflib enum fractions functools hashlib heapq "
-    "html itertools json keyword math numbers operator re statistics string textwrap tokenize typing unicodedata zlib".split()
-)
+MODULES = frozenset({
+    "__future__", "array", "ast", "bisect", "cmath", "collections", "copy", "dataclasses", "decimal", "difflib",
+    "enum", "fractions", "functools", "hashlib", "heapq", "html", "itertools", "json", "keyword", "math", "numbers",
+    "operator", "re", "statistics", "string", "textwrap", "tokenize", "typing", "unicodedata", "zlib",
+})  # fmt: skip
 """What may be imported: modules whose functions depend on their arguments alone."""
 
 REFUSED_NAMES: Mapping[str, str] = {

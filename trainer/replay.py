@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sandboxes.types import Executor
 from trainer.evidence import damaged, rollout_files
 from trainer.groups import group_advantages, groups_with_spread
 from trainer.harness_files import diff_factors
+from trainer.python_parts import PythonScorer, scorer
 from trainer.reward import reward_view, score_rollouts
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Harness, InputError, ReplayReport
 
@@ -41,7 +43,12 @@ Floats = NDArray[np.float64]
 
 
 def replay(
-    directories: Sequence[Path], parent: Harness, candidate: Harness, *, max_rollouts: int = MAX_ROLLOUTS
+    directories: Sequence[Path],
+    parent: Harness,
+    candidate: Harness,
+    *,
+    executor: Executor | None = None,
+    max_rollouts: int = MAX_ROLLOUTS,
 ) -> ReplayReport:
     """Score the parent's rollouts (directories of step files) under both harnesses.
 
@@ -54,8 +61,9 @@ def replay(
     ``constant_offset`` part of the mean absolute score from terms with one value on 94 % of
     rollouts. Reads about ``max_rollouts`` rollouts, evenly spaced steps, so that memory does not grow.
 
-    A candidate term that gives no number on some rollout shows as ``scoring_errors`` (0, 1) and in
-    ``note``. Raises InputError for damaged rollout files.
+    ``executor`` runs Python terms, in the batches of the training steps. A candidate term that gives no number on some
+    rollout shows as ``scoring_errors`` (0, 1) and in ``note``; a Python term that the parent has too counts 0 where it
+    does not run, as it did in training. Raises InputError for damaged rollout files, SandboxFailure.
     """
     factors = diff_factors(parent, candidate)
     factor = ", ".join(factors) or "none"
@@ -66,10 +74,13 @@ def replay(
     keys = zip(*(rows[c].to_pylist() for c in ("seed", "step", "group_id")), strict=True)
     numbers: dict[tuple[object, ...], int] = {}
     group_index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    before = _measure(rows, group_index, parent)
+    breaks = _step_starts(rows)
+    notes: list[str] = []
+    before = _measure(rows, group_index, parent, scorer(executor, breaks=breaks, notes=notes))
+    new = {name for name, term in candidate.terms.items() if parent.terms.get(name) != term}
     try:
-        after = _measure(rows, group_index, candidate)
-        note = ""
+        after = _measure(rows, group_index, candidate, scorer(executor, must_run=new, breaks=breaks, notes=notes))
+        note = "; ".join(dict.fromkeys(notes))
     except InputError as error:
         before, after, note = {"scoring_errors": 0.0}, {"scoring_errors": 1.0}, str(error)
     return ReplayReport(
@@ -101,10 +112,16 @@ def _read(file: Path) -> pa.Table:
         raise damaged(file) from error
 
 
-def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness) -> dict[str, float]:
+def _step_starts(rows: pa.Table) -> list[int]:
+    """Rows at which another step, or another seed's training, begins."""
+    keys = list(zip(rows["seed"].to_pylist(), rows["step"].to_pylist(), strict=True))
+    return [row for row in range(1, len(keys)) if keys[row] != keys[row - 1]]
+
+
+def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness, python: PythonScorer) -> dict[str, float]:
     reward_rows = reward_view(rows.drop_columns(["seed", "step", "group_id"]), harness.recipe.reward.tests)
     weights = harness.recipe.reward.weights
-    terms, score = score_rollouts(reward_rows, harness.terms, weights)
+    terms, score = score_rollouts(reward_rows, harness.terms, weights, python)
     outcome: Floats = rows["outcome"].to_numpy().astype(np.float64)
     tokens: Floats = rows["response_length"].to_numpy().astype(np.float64)
     algorithm = harness.recipe.algorithm

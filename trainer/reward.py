@@ -1,7 +1,7 @@
-"""Reward terms: SQL expressions of the harness, evaluated over the rollouts of a training step.
+"""Reward terms: SQL expressions of the harness, or Python run in a sandbox, over the rollouts of a training step.
 
 The score of a rollout is the weighted sum of its terms; the verifier's ``outcome`` is one of the
-columns a term may use. Terms see one rollout at a time and nothing outside it.
+columns a term may use. SQL terms see one rollout at a time and nothing outside it, Python terms a batch of whole groups.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trainer.python_parts import PythonScorer, scorer
+from trainer.python_source import check_term_source
 from trainer.sql import QueryError, function_names, locked_connection, parse_select, pure_functions, walk
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, InputError, RewardTerm
 from trainer.validation import did_you_mean
 
 Floats = NDArray[np.float64]
+
+HIDDEN_TESTS_KNOW: Mapping[str, str] = {
+    "outcome": "visible", "tests_passed": "visible_passed", "runtime_error": "", "timed_out": "",
+}  # fmt: skip
+"""Columns in which the hidden tests of a task have a part, to the column that says the same of the visible ones alone,
+or to nothing."""
 
 _SCALAR_CLASSES = frozenset(
     {"BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"}
@@ -29,23 +37,28 @@ _NUMERIC = frozenset({"BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HU
 
 
 def score_rollouts(
-    rows: pa.Table, terms: Mapping[str, RewardTerm], weights: Mapping[str, float]
+    rows: pa.Table, terms: Mapping[str, RewardTerm], weights: Mapping[str, float], python: PythonScorer | None = None
 ) -> tuple[dict[str, Floats], Floats]:
     """Terms and score of each rollout, in the order of ``rows`` (N rows): ({name: (N,)}, (N,)).
 
-    ``rows`` holds REWARD_COLUMNS and the domain's feature columns. All terms are evaluated, so that
-    the unused ones are there to look at; the score sums those with a weight. Raises InputError for
-    a weight without a term, a term that check_term refuses, and a term that gives NULL, NaN or
-    infinity for any rollout.
+    ``rows`` holds REWARD_COLUMNS and the domain's feature columns; groups stand together. All terms are evaluated, so
+    that the unused ones are there to look at; the score sums those with a weight. ``python`` gives the values of Python
+    terms (trainer.python_parts). Raises InputError for a weight without a term, a term that check_term refuses, a
+    SQL term that gives NULL, NaN or infinity for any rollout, and a Python term where ``python`` is None.
     """
     for name in weights:
         if name not in terms:
             raise InputError(f"recipe.toml: reward.weights.{name}: no reward/{name}.toml; {did_you_mean(name, terms)}")
     features = tuple(c for c in rows.column_names if c not in ROLLOUT_COLUMNS)
     used: set[str] = set()
-    for term in terms.values():
+    sql = {name: term for name, term in terms.items() if not term.python}
+    for term in sql.values():
         used |= _checked_columns(term, features)
-    values = _evaluate(rows.select([c for c in rows.column_names if c in used] or rows.column_names[:1]), terms)
+    found = _evaluate(rows.select([c for c in rows.column_names if c in used] or rows.column_names[:1]), sql)
+    if len(sql) < len(terms):
+        isolated = {name: term for name, term in terms.items() if term.python}
+        found |= (python or scorer(None))(rows.select(reward_columns(rows.column_names)), isolated)
+    values = {name: found[name] for name in terms}
     score = np.zeros(rows.num_rows)
     for name, weight in weights.items():
         score += weight * values[name]
@@ -53,22 +66,33 @@ def score_rollouts(
 
 
 def reward_view(rows: pa.Table, tests: Literal["hidden", "visible"]) -> pa.Table:
-    """``rows`` (with column ``visible``) as the training reward may see them.
+    """``rows`` (with column ``visible``) as the training reward may see them: reward_columns alone.
 
-    With ``visible`` the outcome is what the visible tests say, and partial credit counts those: nothing that only
-    the hidden tests know is left.
+    With ``visible`` the outcome is what the visible tests say, partial credit counts those, and what else the hidden
+    tests have a part in is NULL: nothing that only they know is left.
     """
+    view = rows.select(reward_columns(rows.column_names))
     if tests == "visible":
-        for known, shown in (("outcome", "visible"), ("tests_passed", "visible_passed")):
-            if known in rows.column_names:
-                rows = rows.set_column(rows.column_names.index(known), known, rows[shown])
-    return rows.drop_columns(["visible"])
+        for known, shown in HIDDEN_TESTS_KNOW.items():
+            if known in view.column_names:
+                values = rows[shown] if shown else pa.nulls(rows.num_rows, view.schema.field(known).type)
+                view = view.set_column(view.column_names.index(known), known, values)
+    return view
+
+
+def reward_columns(names: Sequence[str]) -> list[str]:
+    """Those of a rollout table's columns that a term may read: REWARD_COLUMNS and the domain's features."""
+    return [c for c in names if c in REWARD_COLUMNS or not (c in ROLLOUT_COLUMNS or c.startswith("term_"))]
 
 
 def check_term(term: RewardTerm, feature_names: Sequence[str]) -> None:
     """Raise InputError unless ``term.sql`` is one scalar numeric expression over REWARD_COLUMNS and
-    ``feature_names``, of pure functions alone (no subquery, aggregate, window, file or volatile function)."""
-    _checked_columns(term, tuple(feature_names))
+    ``feature_names``, of pure functions alone (no subquery, aggregate, window, file or volatile function), or
+    ``term.python`` keeps the contract of trainer.python_source."""
+    if term.python:
+        check_term_source(term.python, f"reward/{term.name}.toml")
+    else:
+        _checked_columns(term, tuple(feature_names))
 
 
 @lru_cache(maxsize=256)

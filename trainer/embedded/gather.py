@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from trainer.embedded.collect import ShardSampler, concatenate, shards_of
 from trainer.embedded.rollouts import Scored, judge_rollouts, merge
 from trainer.groups import group_advantages, groups_with_spread
+from trainer.python_parts import TrainingTerms
 from trainer.types import Domain, InputError, Task, TrainSpec
 
 POOL_TASKS = 4096
@@ -54,13 +56,19 @@ def task_order(count: int, seed: int) -> Iterator[int]:
 
 
 def gather(
-    spec: TrainSpec, domain: Domain, tasks: Sequence[Task], order: Iterator[int], sampler: ShardSampler, step: int
+    spec: TrainSpec,
+    domain: Domain,
+    tasks: Sequence[Task],
+    order: Iterator[int],
+    sampler: ShardSampler,
+    step: int,
+    terms: TrainingTerms | None = None,
 ) -> StepBatch:
     """Sample the groups of ``step``.
 
     With ``filter_groups`` (DAPO, arXiv 2503.14476, section 3.2) groups without spread are dropped
     and further prompts sampled, at most ``max_num_gen_batches`` batches in all; groups beyond
-    ``train_batch_size`` are dropped too. Where fewer are left, the step trains on those.
+    ``train_batch_size`` are dropped too. Where fewer are left, the step trains on those. ``terms`` runs Python terms.
     Raises NonFinite for a diverged policy, InputError for a reward term that cannot be evaluated and SandboxFailure
     where nothing can be judged.
     """
@@ -74,7 +82,8 @@ def gather(
         start = time.perf_counter()
         samples = concatenate(sampler.sample(shards_of(rows, "train", spec.seed, step, batch)))
         sampled = time.perf_counter()
-        scored = judge_rollouts(domain, [tasks[position] for position in rows], samples, spec)
+        python = partial(terms.values, step) if terms else None
+        scored = judge_rollouts(domain, [tasks[position] for position in rows], samples, spec, python)
         groups = len(scored.score) // n
         parts.append(scored)
         gen_s += sampled - start

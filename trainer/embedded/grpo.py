@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sandboxes.types import Executor
 from trainer.embedded.collect import LocalSampler, ShardSampler, shards_of
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS
 from trainer.embedded.gather import StepBatch, gather, task_order, train_tasks
@@ -22,17 +23,25 @@ from trainer.embedded.sampler import NonFinite
 from trainer.embedded.update import TrainBatch, make_optimizer, set_learning_rate, update_actor
 from trainer.embedded.workers import rollout_sampler
 from trainer.evidence import write_step
+from trainer.python_parts import TrainingTerms
 from trainer.types import Cost, Domain, EarlyStop, StepProgress, Task, TrainResult, TrainSpec
 
 MAX_STEPS_WITHOUT_SIGNAL = 8
 """Steps in a row in which no group had spread, after which a training ends as ``no_signal``."""
 
 
-def train(spec: TrainSpec, policy: Policy, domain: Domain, report: Callable[[StepProgress], None]) -> TrainResult:
+def train(
+    spec: TrainSpec,
+    policy: Policy,
+    domain: Domain,
+    report: Callable[[StepProgress], None],
+    executor: Executor | None = None,
+) -> TrainResult:
     """Train ``policy`` in place until ``spec.token_budget`` sampled tokens are used.
 
     Writes ``metrics-<attempt>.jsonl``, ``rollouts/step-*.parquet`` and ``checkpoint/`` into
-    ``spec.out_dir``. ``report`` is called after every step. A training ends early, with status
+    ``spec.out_dir``, and ``term_faults.jsonl`` where a Python term did not run. ``executor`` runs those terms.
+    ``report`` is called after every step. A training ends early, with status
     ``completed`` and ``early_stop`` set, when
 
     - ``nan``: a logit, loss or gradient is NaN or infinite; the checkpoint holds the newest weights
@@ -40,7 +49,8 @@ def train(spec: TrainSpec, policy: Policy, domain: Domain, report: Callable[[Ste
     - ``no_signal``: no kept group of the last MAX_STEPS_WITHOUT_SIGNAL steps had spread,
     - ``deadline``: ``spec.deadline_s`` have passed.
 
-    Raises InputError for a recipe that does not fit the domain or its reward terms.
+    Raises InputError for a recipe that does not fit the domain or its reward terms, SandboxFailure where our own
+    machinery cannot run them.
     """
     started = time.perf_counter()
     tasks = train_tasks(domain, spec.recipe.data.levels)
@@ -55,7 +65,7 @@ def train(spec: TrainSpec, policy: Policy, domain: Domain, report: Callable[[Ste
         rollout_sampler(policy, local, spec.rollout_workers) as sampler,
         MetricsLog(spec.out_dir) as log,
     ):
-        loop = _Loop(spec, policy, domain, tasks, sampler)
+        loop = _Loop(spec, policy, domain, tasks, sampler, TrainingTerms(executor, spec.out_dir))
         early_stop = loop.run(log, report, deadline=started + spec.deadline_s)
     save_policy(policy, spec.out_dir / CHECKPOINT)
     return TrainResult(
@@ -79,13 +89,20 @@ class _Loop:
     """A training between two steps: what is learned, and what is counted."""
 
     def __init__(
-        self, spec: TrainSpec, policy: Policy, domain: Domain, tasks: list[Task], sampler: ShardSampler
+        self,
+        spec: TrainSpec,
+        policy: Policy,
+        domain: Domain,
+        tasks: list[Task],
+        sampler: ShardSampler,
+        terms: TrainingTerms,
     ) -> None:
         self.spec = spec
         self.policy = policy
         self.domain = domain
         self.tasks = tasks
         self.sampler = sampler
+        self.terms = terms
         self.order = task_order(len(tasks), spec.seed)
         actor = spec.recipe.actor
         self.reference = deepcopy(policy) if actor.use_kl_loss and actor.kl_loss_coef > 0 else None
@@ -118,7 +135,7 @@ class _Loop:
         """One step: gather, update, write. Raises NonFinite."""
         start = time.perf_counter()
         self.step += 1
-        batch = gather(self.spec, self.domain, self.tasks, self.order, self.sampler, self.step)
+        batch = gather(self.spec, self.domain, self.tasks, self.order, self.sampler, self.step, self.terms)
         self.finite = _weights(self.policy)
         tokens = sum(batch.scored.samples.response_lengths)
         self.rollouts += len(batch.kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from trainer.domains import opened_domain
@@ -11,6 +12,7 @@ from trainer.embedded.evaluate import evaluate_spec
 from trainer.embedded.files import EvalSpec, evaluation_progress_file, progress_file, result_file, write_record
 from trainer.embedded.grpo import train
 from trainer.embedded.policy import load_policy
+from trainer.execution import IsolatedPrograms
 from trainer.types import StepProgress, TrainSpec
 
 PROGRESS_INTERVAL_S = 0.1
@@ -19,8 +21,14 @@ PROGRESS_INTERVAL_S = 0.1
 
 def run_training(spec: TrainSpec) -> None:
     """Train as ``spec`` says and leave ``result.json``; a leftover of an earlier attempt is replaced."""
-    with opened_domain(spec.domain, spec.tasks_file, sandbox=spec.sandbox, run=spec.run_id) as domain:
-        result = train(spec, load_policy(spec.base_policy), domain, progress_writer(progress_file(spec.out_dir)))
+    report = progress_writer(progress_file(spec.out_dir))
+    with (
+        opened_domain(spec.domain, spec.tasks_file, sandbox=spec.sandbox, run=spec.run_id) as domain,
+        closing(IsolatedPrograms(spec.sandbox, spec.run_id)) as programs,
+    ):
+        # Without a sandbox the first Python term is refused with the remedy, not run and not switched off.
+        executor = None if spec.sandbox == "none" else programs
+        result = train(spec, load_policy(spec.base_policy), domain, report, executor)
     write_record(result_file(spec.out_dir), result)
 
 

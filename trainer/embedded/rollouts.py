@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sandboxes.types import SandboxFailure
 from trainer.embedded.collect import concatenate, reply_of, select, token_means
 from trainer.embedded.sampler import Samples
+from trainer.python_parts import PythonScorer
 from trainer.reward import reward_view, score_rollouts
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Domain, Judged, Task, TrainSpec
 
@@ -82,11 +83,14 @@ def judge(domain: Domain, tasks: Sequence[Task], samples: Samples) -> list[Judge
     return verdicts
 
 
-def judge_rollouts(domain: Domain, tasks: Sequence[Task], samples: Samples, spec: TrainSpec) -> Scored:
-    """Judge and score one batch of whole groups; ``tasks`` has one entry per rollout.
+def judge_rollouts(
+    domain: Domain, tasks: Sequence[Task], samples: Samples, spec: TrainSpec, python: PythonScorer | None = None
+) -> Scored:
+    """Judge and score one batch of whole groups; ``tasks`` has one entry per rollout, ``python`` scores Python terms.
 
     A group with a rollout that could not be judged is left out, because its advantages would be wrong. Raises
-    SandboxFailure if that leaves none, InputError for a reward term that cannot be evaluated.
+    SandboxFailure if that leaves none or Python terms cannot be run, InputError for a reward term that cannot be
+    evaluated.
     """
     recipe = spec.recipe
     verdicts = judge(domain, tasks, samples)
@@ -99,7 +103,7 @@ def judge_rollouts(domain: Domain, tasks: Sequence[Task], samples: Samples, spec
         tasks, verdicts, samples = [tasks[i] for i in rows], [verdicts[i] for i in rows], select(samples, rows)
     table = episode_columns(domain, tasks, samples, verdicts, recipe.data.max_response_length, spec.sandbox)
     rewarded = reward_view(table.select([*REWARD_COLUMNS, "visible", *domain.feature_names]), recipe.reward.tests)
-    values, score = score_rollouts(rewarded, spec.terms, recipe.reward.weights)
+    values, score = score_rollouts(rewarded, spec.terms, recipe.reward.weights, python)
     for name, column in values.items():
         table = table.append_column(f"term_{name}", pa.array(column, pa.float64()))
     return Scored(samples, table, table["outcome"].to_numpy(), rewarded["outcome"].to_numpy(), score)
