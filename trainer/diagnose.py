@@ -1,7 +1,7 @@
 """The health report of a version: the harness's diagnostics, run over its stored rollouts.
 
 Diagnostics are data (one metric query, two lines, one evidence query); this module gives them their
-tables and turns numbers into findings. Tables a query may use:
+tables and turns numbers into findings. Those in Python get the rows of ``rollouts`` in a sandbox. Tables a query may use:
 
 - ``rollouts``: all training rollouts, all seeds (ROLLOUT_COLUMNS, features, ``term_<name>``), with
   ``progress`` (0 at a seed's first step, 1 at its last) and ``quarter`` (1 to 4) of its training;
@@ -15,19 +15,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from sandboxes.types import Executor
 from trainer.evidence import rollout_files
 from trainer.groups import SPREAD_TOLERANCE
+from trainer.python_diagnostics import evidence as evidence_of
+from trainer.python_diagnostics import metrics, rollout_file
+from trainer.python_parts import Fault, TermFault, read_faults
+from trainer.python_source import defines
 from trainer.sql import QueryError, open_parquet, select
 from trainer.types import Diagnostic, Finding, HealthReport, InputError, Severity
 
 EVIDENCE_ROWS = 5
+ALARMS: tuple[Severity, ...] = ("warn", "critical")
 TREND_PARTS = 10
 
 VIEWS: Mapping[str, str] = {
@@ -55,37 +61,80 @@ def health_report(
     scores: Mapping[str, float],
     metrics_files: Sequence[Path],
     parent_scores: Mapping[str, float] | None = None,
+    *,
+    executor: Executor | None = None,
+    fault_files: Sequence[Path] = (),
 ) -> HealthReport:
     """Run all ``diagnostics`` over the rollout directories of one version (one per seed).
 
     A diagnostic that fails or gives no number becomes a finding of severity ``info`` with the error
-    text; the others go on. Raises InputError only for damaged files. Memory does not grow with the run.
+    text; the others go on. ``executor`` runs Python diagnostics; a term that did not run in training
+    (``fault_files``, one ``term_faults.jsonl`` per seed, which need not exist) is a critical finding about its file.
+    Raises InputError only for damaged files and Python without a sandbox, and SandboxFailure. Memory does not
+    grow with the run.
     """
     tables = {"scores": _name_values(scores), "parent_scores": _name_values(parent_scores or {})}
     files = rollout_files(rollouts)
     try:
         with open_parquet("stored", files, copy=("stored", "groups"), views=VIEWS, tables=tables) as con:
-            findings = tuple(run_diagnostic(con, d) for d in diagnostics.values())
+            python = [d for d in diagnostics.values() if d.python]
+            read = run_python_diagnostics(con, python, executor) if python else {}
+            findings = tuple(read.get(name) or run_diagnostic(con, d) for name, d in diagnostics.items())
     except QueryError as error:
         raise InputError(
             f"{files[0].parent}: rollout files of {version}: {error}: restore them from a copy, or train again"
         ) from error
+    findings += term_findings(fault_files)
     return HealthReport(version=version, findings=findings, scores=dict(scores), trends=trends(metrics_files))
 
 
 def run_diagnostic(con: duckdb.DuckDBPyConnection, diagnostic: Diagnostic) -> Finding:
-    """One diagnostic's finding on an open connection; ``line`` is the line that was crossed, else the warn line."""
+    """One SQL diagnostic's finding on an open connection; ``line`` is the line that was crossed, else the warn line."""
     value: float | None = None
     error = ""
     evidence: tuple[str, ...] = ()
-    severity: Severity = "info"
     try:
         value = _number(select(con, diagnostic.metric, max_rows=2))
-        severity = _severity(diagnostic, value)
-        if severity in ("warn", "critical") and diagnostic.evidence:
+        if _severity(diagnostic, value) in ALARMS and diagnostic.evidence:
             evidence = _ids(select(con, diagnostic.evidence, max_rows=EVIDENCE_ROWS))
     except QueryError as failure:
         error = str(failure)
+    return _finding(diagnostic, value, evidence, error)
+
+
+def run_python_diagnostics(
+    con: duckdb.DuckDBPyConnection, diagnostics: Sequence[Diagnostic], executor: Executor | None
+) -> dict[str, Finding]:
+    """Findings of Python diagnostics by name, as for SQL ones; an error begins with its kind (``timeout: …``)."""
+    try:
+        rollouts = rollout_file(con)
+    except duckdb.Error as failure:
+        raise QueryError(" ".join(str(failure).split())) from failure
+    read = metrics(executor, diagnostics, rollouts)
+    alarmed = [
+        d
+        for d in diagnostics
+        if isinstance(value := read[d.name], float) and _severity(d, value) in ALARMS and defines(d.python, "evidence")
+    ]
+    shown = evidence_of(executor, alarmed, rollouts, EVIDENCE_ROWS) if executor else {}
+    found = {}
+    for diagnostic in diagnostics:
+        value, ids = read[diagnostic.name], shown.get(diagnostic.name, ())
+        error = "; ".join(str(part) for part in (value, ids) if isinstance(part, Fault))
+        found[diagnostic.name] = _finding(
+            diagnostic,
+            value if isinstance(value, float) else None,
+            ids if isinstance(ids, tuple) else (),
+            error,
+            note=rollouts.note,
+        )
+    return found
+
+
+def _finding(
+    diagnostic: Diagnostic, value: float | None, evidence: tuple[str, ...], error: str, note: str = ""
+) -> Finding:
+    severity: Severity = "info" if value is None else _severity(diagnostic, value)
     return Finding(
         diagnostic=diagnostic.name,
         kind=diagnostic.kind,
@@ -93,9 +142,39 @@ def run_diagnostic(con: duckdb.DuckDBPyConnection, diagnostic: Diagnostic) -> Fi
         severity=severity,
         value=value,
         line=diagnostic.critical if severity == "critical" else diagnostic.warn,
-        description=diagnostic.description,
+        description=diagnostic.description + note,
         evidence=evidence,
         error=error,
+    )
+
+
+def term_findings(fault_files: Sequence[Path]) -> tuple[Finding, ...]:
+    """One critical validity finding per reward term that did not run in some batch; ``value`` counts those batches.
+
+    Raises InputError for a damaged file.
+    """
+    faults: dict[str, list[TermFault]] = {}
+    for file in fault_files:
+        for fault in read_faults(file):
+            faults.setdefault(fault.term, []).append(fault)
+    return tuple(_term_finding(term, found) for term, found in sorted(faults.items()))
+
+
+def _term_finding(term: str, faults: Sequence[TermFault]) -> Finding:
+    kinds = Counter(fault.kind for fault in faults)
+    off = [fault.step for fault in faults if fault.off]
+    times = ", ".join(f"{kind} × {count}" for kind, count in kinds.most_common())
+    switched = f"; switched off from step {min(off)} on in {len(off)} training(s)" if off else ""
+    first = next(fault for fault in faults if fault.kind == kinds.most_common(1)[0][0])
+    return Finding(
+        diagnostic=f"reward/{term}",
+        kind="validity",
+        layer="score",
+        severity="critical",
+        value=float(len(faults)),
+        line=0.0,
+        description=f"Batches in which reward/{term}.toml did not run and counted 0 ({times}{switched}).",
+        error=f"{first.kind}: {first.what}",
     )
 
 

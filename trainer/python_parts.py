@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from sandboxes.types import CaseResult, Executor, Program, Ran, SandboxFailure
 from trainer.types import InputError, Record, RewardTerm
@@ -126,6 +127,21 @@ class TrainingTerms:
         with self._file.open("a", encoding="utf-8") as file:
             file.write(line.model_dump_json() + "\n")
         print(f"step {step}: reward/{name}.toml counts 0{' from now on' if off else ''}: {fault}", flush=True)
+
+
+def read_faults(file: Path) -> list[TermFault]:
+    """The lines of a ``term_faults.jsonl``; none where there is no such file. A last line without line break is an
+    unfinished write. Raises InputError for another damaged one."""
+    if not file.exists():
+        return []
+    faults = []
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(True), start=1):
+        if line.endswith("\n"):
+            try:
+                faults.append(TermFault.model_validate_json(line))
+            except ValidationError as error:
+                raise InputError(f"{file}: line {number}: no fault of a term: delete the line") from error
+    return faults
 
 
 def run_terms(
