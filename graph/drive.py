@@ -16,6 +16,7 @@ from graph.clock import Clock
 from graph.config import Resolved, RunConfig
 from graph.progress import Progress, console
 from graph.record import RunRecord
+from sandboxes.types import SandboxFailure
 from trainer.types import InputError
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ def check(resolved: Resolved) -> None:
             f"promote anything, the gate wants gate.min_varying_tasks = {config.gate.min_varying_tasks}; raise the first"
         )
     from trainer.domains import opened_domain
+    from trainer.harness_files import parse_harness
+    from trainer.seed_harness import load_seed_files
 
-    sandbox = isolation.choose(config.run.domain, config.run.sandbox).backend
+    python_parts = parse_harness(load_seed_files(config.run.domain), "").python_parts
+    sandbox = isolation.choose(config.run.domain, config.run.sandbox, python_parts).backend
     with opened_domain(config.run.domain, config.run.tasks or None, sandbox=sandbox, run="check") as domain:
         if config.run.tasks:
             domain.tasks("validation", config.evaluation.validation)
@@ -135,18 +139,19 @@ def _loop(
     parallel = config.trainer.parallel or os.cpu_count() or 1
     jobs = JobRunner(make_trainer(config.run.backend, parallel), clock, progress, parallel)
     isolated = isolation.of_run(root, config.run.domain, config.run.sandbox)
-    deps = make_deps(root, run_id, config, options, jobs, progress, isolated.backend)
+    parts = isolation.HarnessSandbox(root, run_id, progress.say)
+    deps = make_deps(root, run_id, config, options, jobs, progress, isolated.backend, parts)
     control = RunControl()
     status: session.Status = "failed"
     session.set_status(root, "running")
     progress.say("run", f"{root.name}: domain {config.run.domain}, seed {config.run.seed}, {config.run.minutes:g} min")
-    if isolated.backend != "none":
+    if isolated.parts not in ("none", ""):
         progress.say("run", f"sandbox {isolated.description}")
     try:
         with (
             session.checkpoints(root) as saver,
             session.draining(control, progress.say),
-            isolation.swept(isolated.backend, progress.say),
+            isolation.swept(lambda: parts.backend, progress.say),
         ):
             machine = build(saver)
             where: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": RECURSION_LIMIT}
@@ -165,12 +170,13 @@ def _loop(
         status = "interrupted"
         progress.say("run", f"stopped; to go on: python -m graph.run --resume {shlex.quote(str(root))}")
         return 130
-    except RuntimeError as err:
+    except (RuntimeError, SandboxFailure) as err:
         print(f"error: {err}", file=sys.stderr)
         return 1
     finally:
         jobs.close()
         deps.domain.close()
+        parts.close()
         clock.save()
         session.set_status(root, status)
     return _finish(root, progress, as_json)
@@ -189,9 +195,17 @@ def _finish(root: Path, progress: Progress, as_json: bool) -> int:
 
 
 def make_deps(
-    root: Path, run_id: str, config: RunConfig, options: Mapping[str, Any], jobs: Any, progress: Progress, sandbox: str
+    root: Path,
+    run_id: str,
+    config: RunConfig,
+    options: Mapping[str, Any],
+    jobs: Any,
+    progress: Progress,
+    sandbox: str,
+    parts: isolation.HarnessSandbox,
 ) -> Deps:
-    """Services of a run; the harness repository is made here on the first start."""
+    """Services of a run; the harness repository is made here on the first start. Raises InputError where it holds
+    Python and nothing can run that."""
     from agents.playbook import Playbook, load_rules
     from graph.state import Deps
     from skills_db.store import SEED_DIR, SkillStore
@@ -205,12 +219,14 @@ def make_deps(
     tasks = Path(config.run.tasks) if config.run.tasks else None
     harness.reset_stale_worktrees()
     harness.check_clean()
+    parts.admit(harness.load(harness.head()).python_parts)
     return Deps(
         run_id=run_id,
         config=config,
         record=RunRecord(root, writable=True),
         domain=load_domain(config.run.domain, tasks, sandbox=sandbox, run=run_id),
         sandbox=sandbox,
+        parts=parts,
         harness=harness,
         specialists=Playbook(load_rules()),
         jobs=jobs,

@@ -9,6 +9,7 @@ from agents.types import Diagnosis, Intervention
 from graph.state import Deps
 from graph.versions import Version
 from trainer.commits import slug_of, subject_prefix
+from trainer.harness_files import apply_edit, parse_harness
 from trainer.types import InputError, Record, ReplayReport
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def commit_candidate(deps: Deps, candidate: str, parent: Version, diagnosis: Dia
         "Run-Id": deps.run_id,
     }
     try:
+        # A Python part that nothing can run is refused before it is a commit.
+        edited = parse_harness(apply_edit(deps.harness.files(parent.harness_commit), idea.edit), "")
+        deps.parts.admit(edited.python_parts)
         commit = deps.harness.propose(
             version=candidate,
             parent=parent.harness_commit,
@@ -68,7 +72,8 @@ def replay_candidate(deps: Deps, champion: str, parent: Version, proposal: Propo
     from trainer.replay import replay
 
     directories = [r.rollouts_dir for r in results_of(deps, champion).results if r.rollouts_dir]
-    return replay(directories, deps.harness.load(parent.harness_commit), deps.harness.load(proposal.commit))
+    harnesses = deps.harness.load(parent.harness_commit), deps.harness.load(proposal.commit)
+    return replay(directories, *harnesses, executor=deps.parts.executor)
 
 
 def promote(deps: Deps, candidate: str, idea: Intervention, gate: GateReport, metrics: Mapping[str, object]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from graph.record import read_record, write_atomic
 from sandboxes.backends import open_backend
-from sandboxes.types import Backend, SandboxFailure, SandboxUnavailable
+from sandboxes.types import Executor, SandboxFailure, SandboxUnavailable
 from trainer.domains import DOMAINS
+from trainer.execution import IsolatedPrograms
 from trainer.types import InputError, Record
 
 FILE = "isolation.json"
@@ -18,14 +19,20 @@ SWEEP_S = 60.0
 
 
 class Isolated(Record):
-    """The sandbox of a run: backend by name (``none``: nothing is executed) and how strong it is, in words."""
+    """The sandbox of a run: backend by name (``none``: nothing is executed) and how strong it is, in words.
+
+    ``parts`` is the backend of the harness's Python parts: that of the domain where it has one; in other domains ``none``
+    where the user wants none (such parts are refused), and empty until the first such part is there.
+    """
 
     backend: str = "none"
     description: str = "none: nothing is executed"
+    parts: str = ""
 
 
-def choose(domain: str, wanted: str) -> Isolated:
-    """The sandbox for a domain. One that executes nothing gets none unless one is asked for by name.
+def choose(domain: str, wanted: str, python_parts: Sequence[str] = ()) -> Isolated:
+    """The sandbox for a domain and a harness with ``python_parts`` (their paths). One that executes nothing gets none
+    unless one is asked for by name.
 
     Raises InputError where programs must run and no backend works, or the named one does not.
     """
@@ -34,13 +41,33 @@ def choose(domain: str, wanted: str) -> Isolated:
         raise InputError(
             f"run.sandbox: domain {domain} runs programs, and untrusted ones are never run without a sandbox; use auto"
         )
-    if wanted == "none" or (wanted == "auto" and not executes):
-        return Isolated()
+    if wanted == "none" and python_parts:
+        raise _refused(python_parts[0])
+    if wanted == "none":
+        return Isolated(parts="none")
+    if wanted == "auto" and not executes:
+        return _with_parts(Isolated(), python_parts[0]) if python_parts else Isolated()
     try:
         backend = open_backend(wanted)
-        return Isolated(backend=backend.name, description=str(backend.isolation()))
+        return Isolated(backend=backend.name, description=str(backend.isolation()), parts=backend.name)
     except SandboxUnavailable as error:
         raise InputError(f"run.sandbox: {error}") from error
+
+
+def _with_parts(isolated: Isolated, path: str) -> Isolated:
+    """The same with a backend for Python parts, of which ``path`` is the first."""
+    try:
+        backend = open_backend("auto")
+    except SandboxUnavailable as error:
+        raise _refused(path, str(error)) from error
+    description = f"none for tasks; Python parts of the harness: {backend.isolation()}"
+    return isolated.model_copy(update={"parts": backend.name, "description": description})
+
+
+def _refused(path: str, reason: str = "") -> InputError:
+    from trainer.python_parts import no_sandbox
+
+    return no_sandbox(path, reason)
 
 
 def of_run(root: Path, domain: str, wanted: str) -> Isolated:
@@ -48,31 +75,69 @@ def of_run(root: Path, domain: str, wanted: str) -> Isolated:
     no longer works: another would be another experiment."""
     file = root / FILE
     if not file.exists():
-        write_atomic(file, choose(domain, wanted).model_dump_json(indent=1) + "\n")
+        _write(file, choose(domain, wanted))
     recorded = read_record(file, Isolated)
-    if recorded.backend != "none":
+    for name in {recorded.backend, recorded.parts} - {"none", ""}:
         try:
-            open_backend(recorded.backend)
+            open_backend(name)
         except SandboxUnavailable as error:
-            raise InputError(
-                f"{file}: this run is isolated by {recorded.backend}, which does not work now: {error}"
-            ) from error
+            raise InputError(f"{file}: this run is isolated by {name}, which does not work now: {error}") from error
     return recorded
 
 
+def _write(file: Path, isolated: Isolated) -> None:
+    write_atomic(file, isolated.model_dump_json(indent=1) + "\n")
+
+
+class HarnessSandbox:
+    """Where the Python parts of a run's harness are executed. The backend is chosen once, when the first part is there,
+    then said and recorded; no sandbox starts before something runs."""
+
+    def __init__(self, root: Path, run: str, say: Callable[[str, str], None]) -> None:
+        self._file = root / FILE
+        self._run = run
+        self._say = say
+        self._recorded = read_record(self._file, Isolated)
+        self._programs: IsolatedPrograms | None = None
+
+    @property
+    def backend(self) -> str:
+        """Its name, ``none`` as long as there is none."""
+        return self._recorded.parts or "none"
+
+    @property
+    def executor(self) -> Executor | None:
+        """Runs Python parts; None as long as there is no backend."""
+        if self._programs is None and self.backend != "none":
+            self._programs = IsolatedPrograms(self.backend, self._run)
+        return self._programs
+
+    def admit(self, python_parts: Sequence[str]) -> None:
+        """Make sure that these parts (paths) can be run. Raises InputError, naming the first and the remedy."""
+        if not python_parts or self.backend != "none":
+            return
+        if self._recorded.parts == "none":
+            raise _refused(python_parts[0])
+        self._recorded = _with_parts(self._recorded, python_parts[0])
+        _write(self._file, self._recorded)
+        self._say("run", f"{python_parts[0]} is Python; sandbox {self._recorded.description}")
+
+    def close(self) -> None:
+        if self._programs is not None:
+            self._programs.close()
+            self._programs = None
+
+
 @contextlib.contextmanager
-def swept(backend: str, say: Callable[[str, str], None]) -> Iterator[None]:
-    """Remove leftovers of dead owners at the start, every SWEEP_S seconds, and at the end."""
-    if backend == "none":
-        yield
-        return
-    keeper = open_backend(backend)
-    _sweep(keeper, say)
+def swept(current: Callable[[], str], say: Callable[[str, str], None]) -> Iterator[None]:
+    """Remove leftovers of dead owners at the start, every SWEEP_S seconds, and at the end. ``current`` names the
+    run's backend, which may come late."""
+    _sweep(current(), say)
     stop = threading.Event()
 
     def timer() -> None:
         while not stop.wait(SWEEP_S):
-            _sweep(keeper, say)
+            _sweep(current(), say)
 
     thread = threading.Thread(target=timer, daemon=True, name="sandbox-sweep")
     thread.start()
@@ -81,13 +146,15 @@ def swept(backend: str, say: Callable[[str, str], None]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-        _sweep(keeper, say)
+        _sweep(current(), say)
 
 
-def _sweep(backend: Backend, say: Callable[[str, str], None]) -> None:
+def _sweep(backend: str, say: Callable[[str, str], None]) -> None:
+    if backend == "none":
+        return
     try:
-        removed = backend.reap()
-    except SandboxFailure as error:
+        removed = open_backend(backend).reap()
+    except (SandboxFailure, SandboxUnavailable) as error:
         say("sandbox", f"leftovers could not be swept: {error}")
         return
     if removed:

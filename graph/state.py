@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict, get_type_hints
 if TYPE_CHECKING:
     from agents.types import Specialists
     from graph.config import RunConfig
+    from graph.isolation import HarnessSandbox
     from graph.record import RunRecord
     from graph.services import JobRunner
     from skills_db.store import SkillStore
@@ -53,7 +54,9 @@ class Deps:
     record: RunRecord
     domain: Domain
     sandbox: str
-    """Backend that isolates what jobs execute, or ``none``."""
+    """Backend that isolates what jobs execute for the domain, or ``none``."""
+    parts: HarnessSandbox
+    """Where the harness's Python parts run."""
     harness: HarnessRepo
     specialists: Specialists
     jobs: JobRunner

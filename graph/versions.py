@@ -80,7 +80,9 @@ def task_ids(path: Path) -> frozenset[str]:
 def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> TrainSpec:
     """The training job of one seed. Run seed and training seed are mixed, so that two runs with
     different ``--seed`` share no random stream."""
-    config = deps.config
+    config, sandbox = deps.config, deps.sandbox
+    # A backend that came with a later version's Python must not change the specs of those that run without.
+    python = any(term.python for term in harness.terms.values())
     return TrainSpec(
         run_id=deps.run_id,
         version=version.id,
@@ -94,7 +96,7 @@ def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> Tra
         token_budget=config.trainer.token_budget,
         deadline_s=config.trainer.deadline_s,
         rollout_workers=config.trainer.rollout_workers,
-        sandbox=deps.sandbox,
+        sandbox=sandbox if sandbox != "none" or not python else deps.parts.backend,
         out_dir=deps.record.seed_dir(version.id, seed) / "train",
     )
 
@@ -177,16 +179,20 @@ def seeds_of(record: RunRecord, version: str) -> int:
 
 
 def proxy_scores(deps: Deps, version: str, seeds: int, harness: Harness) -> tuple[float, ...]:
-    """Mean training reward of ``harness`` on the version's validation rollouts, one value per seed."""
+    """Mean training reward of ``harness`` on the version's validation rollouts, one value per seed.
+
+    A Python term counts 0 where it does not run, as in training. Raises SandboxFailure.
+    """
     import pyarrow.parquet as pq
 
+    from trainer.python_parts import scorer
     from trainer.reward import reward_view, score_rollouts
 
     out = []
     for seed in range(seeds):
         table = pq.read_table(eval_file(deps.record, version, seed, "validation").with_suffix(".parquet"))
-        rows = reward_view(table, harness.recipe.reward.tests)
-        _, total = score_rollouts(rows, harness.terms, harness.recipe.reward.weights)
+        rows = reward_view(table.drop_columns(["sample"]), harness.recipe.reward.tests)
+        _, total = score_rollouts(rows, harness.terms, harness.recipe.reward.weights, scorer(deps.parts.executor))
         out.append(float(total.mean()))
     return tuple(out)
 
@@ -194,6 +200,7 @@ def proxy_scores(deps: Deps, version: str, seeds: int, harness: Harness) -> tupl
 def health_of(deps: Deps, version_name: str, parent: str | None) -> HealthReport:
     """The health report of a trained and evaluated version, computed from its files and saved."""
     from trainer.diagnose import health_report
+    from trainer.python_parts import TERM_FAULTS
 
     record = deps.record
     version = record.load(version_name, "version", Version)
@@ -207,6 +214,8 @@ def health_of(deps: Deps, version_name: str, parent: str | None) -> HealthReport
         scores,
         [r.metrics_file for r in results if r.metrics_file],
         parent_scores=parent_scores,
+        executor=deps.parts.executor,
+        fault_files=[r.rollouts_dir.with_name(TERM_FAULTS) for r in results if r.rollouts_dir],
     )
     record.save(version_name, "health", report)
     return report

@@ -204,11 +204,11 @@ def batches_of(task_ids: Sequence[str], breaks: Sequence[int] = ()) -> list[tupl
 # ------------------------------------------------------------------------------- shared by parts
 
 
-def no_sandbox(path: str) -> InputError:
+def no_sandbox(path: str, reason: str = "") -> InputError:
     """The refusal of a Python part where nothing can run it."""
     return InputError(
-        f"{path}: python: runs in a sandbox only, and this run has none: start one with --sandbox auto where Docker or "
-        "bubblewrap works (python -m graph.run --doctor), or say it in SQL"
+        f"{path}: python: runs in a sandbox only, and there is none{f' ({reason})' if reason else ''}: start a run with "
+        "--sandbox auto where Docker or bubblewrap works (see python -m graph.run --doctor), or say it in SQL"
     )
 
 
