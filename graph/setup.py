@@ -20,6 +20,8 @@ def make_suites(deps: Deps) -> None:
         return
     config = deps.config
     section = config.evaluation
+    if deps.domain.note:
+        deps.say("prepare", deps.domain.note)
     validation = deps.domain.tasks("validation", section.validation)
     gate = deps.domain.gate_tasks(validation)
     protocol = EvalProtocol(

@@ -130,6 +130,8 @@ class Domain(Protocol):
     """Keys of ``Judged.features``, the same for every reply."""
     prompt_length_hint: int
     """Upper bound of prompt tokens with the default policy's tokenizer."""
+    note: str
+    """One line about what was read (rows skipped, say), or empty."""
 
     def tasks(self, split: Literal["train", "validation", "sealed"], count: int, shard: int = 0) -> list[Task]:
         """``count`` distinct tasks of a split; splits are disjoint by content hash and a task of

@@ -26,6 +26,7 @@ class Successor:
     """Name the next letter."""
 
     name = "successor"
+    note = ""
     feature_names: tuple[str, ...] = ()
     prompt_length_hint: int = 8
 

@@ -35,6 +35,7 @@ class CopyDomain:
     """Outcome 1 if the reply holds the prompt's digit."""
 
     name = "copy"
+    note = ""
     feature_names: tuple[str, ...] = ("digits",)
     prompt_length_hint: int = 8
 

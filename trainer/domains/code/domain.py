@@ -37,6 +37,7 @@ class CodeDomain:
     """Generated tasks; see ``trainer.types.Domain`` for the contract of each method."""
 
     name = "code"
+    note = ""
     feature_names: tuple[str, ...] = FEATURES
     prompt_length_hint: int = 96
 

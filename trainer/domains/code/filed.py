@@ -38,6 +38,7 @@ class FiledCodeDomain:
     def __init__(self, path: Path, executor: Executor) -> None:
         """Raises InputError for a bad file and a split with too few tasks."""
         self.loaded = read_programs(path, executor)
+        self.note = str(self.loaded)
         self._executor = executor
         self._whole = {task.id: task for task in self.loaded.tasks}
         # The id hashes what is asked, and nothing else.

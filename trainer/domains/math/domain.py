@@ -37,6 +37,7 @@ class MathDomain:
     """Generated tasks; see ``trainer.types.Domain`` for the contract of each method."""
 
     name = "math"
+    note = ""
     feature_names: tuple[str, ...] = REPLY_FEATURES
     prompt_length_hint: int = 40
 

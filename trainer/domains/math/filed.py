@@ -31,6 +31,7 @@ class FiledMathDomain:
     """
 
     name = "math"
+    note = ""
     feature_names: tuple[str, ...] = REPLY_FEATURES
 
     def __init__(self, path: Path) -> None:
