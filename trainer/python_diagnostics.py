@@ -68,8 +68,7 @@ def rollout_file(
     con: duckdb.DuckDBPyConnection, *, max_rollouts: int = MAX_ROLLOUTS, max_bytes: int = MAX_BYTES
 ) -> RolloutFile:
     """The views ``rollouts`` and ``groups`` of a health report (trainer.diagnose) as a file within both bounds."""
-    counted = con.execute("SELECT count(*) FROM rollouts").fetchone()
-    total = int(counted[0]) if counted else 0
+    ((total,),) = con.execute("SELECT count(*) FROM rollouts").fetchall()
     stride = max(1, math.ceil(total / max_rollouts))
     while (found := _lines(con, stride, max_bytes)) is None:
         stride *= 2
