@@ -159,10 +159,22 @@ def test_a_replay_that_cannot_tell_says_so_and_passes() -> None:
 )
 def test_reward_edits_are_replayed(metrics: dict[str, tuple[float, float]], problem: str) -> None:
     put = PutTerm(term=RewardTerm(name="brevity", description="d", sql="1"), weight=0.3)
-    for change in (WEIGHT, put):
+    isolated = PutTerm(
+        term=RewardTerm(name="brevity", description="d", python="def reward(rows): return []"), weight=0.3
+    )
+    for change in (WEIGHT, put, isolated):
         report = replayed(change, **metrics)
         assert failed(report) == ({"replay"} if problem else set())
         assert problem in report.checks[-1].detail
+
+
+def test_a_term_that_does_not_run_is_refused_with_what_it_did() -> None:
+    note = "reward/brevity.toml: python: timeout: no value within 5 s: correct the term"
+    replay = ReplayReport(
+        factor="reward.term.brevity", applicable=True, metrics={"scoring_errors": (0.0, 1.0)}, note=note
+    )
+    report = judge(replay=replay)
+    assert report.verdict == "refuse" and any(f"cannot be scored ({note})" in reason for reason in report.reasons)
 
 
 @pytest.mark.parametrize(
