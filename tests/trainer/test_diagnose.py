@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandboxes.types import Executor
+from trainer import diagnose, python_diagnostics
 from trainer.diagnose import VIEWS, health_report, trends
 from trainer.evidence import write_step
 from trainer.groups import groups_with_spread
+from trainer.python_diagnostics import rollout_file
 from trainer.sql import open_parquet, select
 from trainer.types import Diagnostic, InputError
 
@@ -189,3 +193,111 @@ def test_a_trend_lies_between_the_extremes(values: list[float]) -> None:
         curve = trends([metrics_file(Path(folder) / "m.jsonl", values)])["critic/score/mean"]
     assert len(curve) == min(10, len(values))
     assert min(values) - 1e-9 <= min(curve) and max(curve) <= max(values) + 1e-9
+
+
+# ------------------------------------------------------------------------------------- Python
+
+
+def isolated(source: str, **fields: object) -> Diagnostic:
+    return diagnostic("", python=source, **fields)
+
+
+LATE_MEAN = (
+    "import statistics\n\n\n"
+    "def metric(rollouts):\n"
+    "    return statistics.fmean(row['outcome'] for row in rollouts if row['quarter'] == 4)\n\n\n"
+    "def evidence(rollouts):\n"
+    "    for row in rollouts:\n"
+    "        if row['outcome'] == 1 and row['progress'] == 1:\n"
+    "            yield row['rollout_id']\n"
+)
+
+
+def test_a_python_diagnostic_reads_what_sql_reads(rollouts: Path, executor: Executor) -> None:
+    wanted = diagnostic(
+        "SELECT avg(outcome) FROM late",
+        name="sql",
+        evidence="SELECT rollout_id FROM rollouts WHERE outcome = 1 AND progress = 1 ORDER BY rollout_id",
+    )
+    quiet = isolated(LATE_MEAN, name="quiet", warn=0.9, critical=0.95)
+    both = {"python": isolated(LATE_MEAN, name="python"), "sql": wanted, "quiet": quiet}
+    mine, theirs, silent = health_report("v1", [rollouts], both, {}, [], executor=executor).findings
+    assert mine.value == pytest.approx(theirs.value) and mine.severity == "critical" and mine.error == ""
+    assert mine.evidence == theirs.evidence and len(mine.evidence) == 5
+    assert (silent.severity, silent.evidence) == ("ok", ())
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("while True: pass", "timeout: no value within 1 s"),
+        ("return next(rollouts)['scor']", "error: KeyError: 'scor'"),
+        ("import os; os._exit(0)", "crash: "),
+        ("return [bytes(1 << 30) for _ in range(4)]", "oom: more than"),
+        ("print('x' * 10**6)", "output_limit: "),
+        ("return None", "wrong_value: no value for these rollouts"),
+        ("return float('nan')", "wrong_value: metric gives nan"),
+        ("return 10 ** 400", "wrong_value: metric gives a huge integer"),
+        ("return True", "wrong_value: metric gives true"),
+        ("return '0.4'", 'wrong_value: metric gives "0.4"'),
+    ],
+)
+def test_a_failing_python_diagnostic_is_a_finding_with_its_kind(
+    rollouts: Path, executor: Executor, body: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_diagnostics, "METRIC_SECONDS", 1.0)
+    bad = isolated(f"def metric(rollouts):\n    {body}\n", name="bad", kind="validity")
+    good = isolated("def metric(rollouts):\n    return sum(1 for _ in rollouts)\n", name="good")
+    found = health_report("v1", [rollouts], {"bad": bad, "good": good}, {}, [], executor=executor).findings
+    assert (found[0].severity, found[0].value, found[0].evidence, found[0].kind) == ("info", None, (), "validity")
+    assert found[0].error.startswith(error) and "\n" not in found[0].error
+    assert (found[1].value, found[1].severity, found[1].error) == (STEPS * GROUPS * N, "critical", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("return 1 / 0", "error: ZeroDivisionError"),
+        ("return ['r000000', 'elsewhere']", 'wrong_value: evidence gives "elsewhere", which is no rollout_id'),
+        ("return [row for row in rollouts]", "wrong_value: evidence gives {"),
+        ("return iter(int, 1)", "wrong_value: evidence gives 0"),
+        ("return 3", "error: TypeError"),
+    ],
+)
+def test_evidence_that_fails_keeps_the_severity(rollouts: Path, executor: Executor, body: str, error: str) -> None:
+    source = f"def metric(rollouts):\n    return 1\n\n\ndef evidence(rollouts):\n    {body}\n"
+    (finding,) = health_report("v1", [rollouts], {"d": isolated(source)}, {}, [], executor=executor).findings
+    assert (finding.severity, finding.value, finding.evidence) == ("critical", 1.0, ())
+    assert finding.error.startswith(error)
+
+
+def test_a_version_beyond_the_bound_is_read_in_evenly_spaced_whole_groups(
+    rollouts: Path, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = (
+        "from collections import Counter\n\n\n"
+        "def metric(rollouts):\n"
+        "    rows = list(rollouts)\n"
+        "    assert set(Counter(row['group_id'] for row in rows).values()) == {8}\n"
+        "    assert {row['quarter'] for row in rows} == {1, 2, 3, 4}\n"
+        "    return len(rows)\n"
+    )
+    monkeypatch.setattr(diagnose, "rollout_file", partial(rollout_file, max_rollouts=400))
+    (finding,) = health_report("v1", [rollouts], {"d": isolated(whole)}, {}, [], executor=executor).findings
+    assert (finding.value, finding.error) == (320.0, "")
+    assert finding.description == "d (read on 320 of 1280 rollouts, every 4th group)"
+
+
+def test_the_file_of_rollouts_keeps_within_its_bytes(rollouts: Path) -> None:
+    with open_parquet("stored", sorted(rollouts.glob("*.parquet")), copy={"stored", "groups"}, views=VIEWS) as con:
+        everything = rollout_file(con)
+        assert (everything.rows, everything.stride, everything.note) == (1280, 1, "")
+        half = rollout_file(con, max_bytes=len(everything.data) - 1)
+        assert half.stride == 2 and half.rows == 640 and len(half.data) < len(everything.data)
+        assert set(half.data.splitlines()) < set(everything.data.splitlines())
+        assert rollout_file(con, max_bytes=1).rows == N
+
+
+def test_without_a_sandbox_a_python_diagnostic_is_refused_with_the_remedy(rollouts: Path) -> None:
+    with pytest.raises(InputError, match=r"^diagnostics/d\.toml: python: runs in a sandbox only.*--sandbox auto"):
+        health_report("v1", [rollouts], {"d": isolated(LATE_MEAN)}, {}, [])

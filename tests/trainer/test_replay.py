@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxes.types import Executor
 from trainer.harness_files import apply_edit, parse_harness
 from trainer.replay import constant_offset, order_agreement, replay
 from trainer.seed_harness import load_seed_files
 from trainer.types import Harness, HarnessEdit, InputError, PutTerm, RewardTerm, SetOption, SetWeight
 
-from .rollout_tables import Columns, group_number, write
+from .rollout_tables import GROUPS, Columns, N, group_number, write
 
 PARENT = parse_harness(load_seed_files(), "parent")
 
@@ -163,3 +164,61 @@ def test_an_offset_needs_94_percent() -> None:
     assert constant_offset(values, {"a": 1.0, "b": 1.0}) == pytest.approx(94 / 187)
     assert constant_offset(values, {"b": 1.0}) == 0.0
     assert constant_offset(values, {"a": 0.0}) == 0.0
+
+
+# ------------------------------------------------------------------------------------ Python terms
+
+
+def python_term(source: str, name: str = "added") -> PutTerm:
+    return PutTerm(term=RewardTerm(name=name, description="An added term.", python=source), weight=0.5)
+
+
+LENGTH = "def reward(rows):\n    return [row['response_length'] / 64 for row in rows]\n"
+# One value of batches, as a term that looks beyond its row may have.
+COUNT = "def reward(rows):\n    return [len(rows)] * len(rows)\n"
+
+
+def test_a_python_term_replays_as_the_same_sql_does(stored: list[Path], executor: Executor) -> None:
+    isolated = replay(stored, PARENT, edited(python_term(LENGTH)), executor=executor)
+    assert isolated.note == "" and isolated.metrics == replay(stored, PARENT, paid("response_length / 64", 0.5)).metrics
+
+
+def test_a_python_term_sees_the_batches_of_training(stored: list[Path], executor: Executor) -> None:
+    before, after = replay(stored, PARENT, edited(python_term(COUNT)), executor=executor).metrics["score/mean"]
+    assert after - before == pytest.approx(0.5 * GROUPS * N)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (LENGTH.replace("64", "0"), "error: ZeroDivisionError: division by zero"),
+        ("def reward(rows):\n    return [1.0]\n", "wrong_value: gives 1 values for 80 rows"),
+    ],
+)
+def test_a_python_term_that_does_not_run_is_a_scoring_error(
+    stored: list[Path], executor: Executor, source: str, words: str
+) -> None:
+    report = replay(stored, PARENT, edited(python_term(source)), executor=executor)
+    assert report.applicable and report.metrics == {"scoring_errors": (0.0, 1.0)}
+    assert report.note.startswith("reward/added.toml: python: ") and words in report.note
+
+
+def test_a_term_of_the_parent_that_does_not_run_counts_zero_on_both_sides(
+    stored: list[Path], executor: Executor
+) -> None:
+    source = "def reward(rows):\n    return [1 / (rows[0]['task_id'] != 'task0') for row in rows]\n"
+    files = apply_edit(load_seed_files(), HarnessEdit(change=python_term(source, "moody")))
+    parent = parse_harness(files, "parent")
+    other = HarnessEdit(change=SetWeight(term="brevity", value=0.2))
+    report = replay(stored, parent, parse_harness(apply_edit(files, other), "candidate"), executor=executor)
+    assert report.note == "reward/moody.toml counts 0 in 1 of 16 batches (error: ZeroDivisionError: division by zero)"
+    assert "scoring_errors" not in report.metrics
+    alone = replay(stored, PARENT, edited(SetWeight(term="brevity", value=0.2))).metrics["score/mean"]
+    for mine, without in zip(report.metrics["score/mean"], alone, strict=True):
+        assert mine == pytest.approx(without + 0.5 * 15 / 16)
+
+
+def test_without_a_sandbox_a_python_candidate_cannot_be_scored(stored: list[Path]) -> None:
+    report = replay(stored, PARENT, edited(python_term(LENGTH)))
+    assert report.metrics == {"scoring_errors": (0.0, 1.0)}
+    assert report.note.startswith("reward/added.toml: python: runs in a sandbox only")
