@@ -135,16 +135,22 @@ class Container:
             created = self.engine.api.exec_create(
                 self.id, ["/bin/sh", "-c", script, "sh", *argv], stdin=stdin, user=USER, workdir="/task"
             )
-        stream = self.engine.upgrade(f"/exec/{created['Id']}/start", {"Detach": False, "Tty": False})
+        start = f"/exec/{created['Id']}/start"
+        stream = self.engine.upgrade(start, {"Detach": False, "Tty": False}, self.is_alive)
         deadline = time.monotonic() + ANSWER_S
-        while not stream.out and not stream.ended and time.monotonic() < deadline:
-            stream.exchange(memoryview(b""), deadline - time.monotonic())
-        if stream.out[:1] != MARK:
-            said = " ".join((stream.out + stream.err).decode(errors="replace").split())
+        try:
+            while not stream.out and not stream.ended and time.monotonic() < deadline:
+                stream.exchange(memoryview(b""), 0.5)
+                if not stream.out and not stream.ended and not self.is_alive():
+                    break
+            if stream.out[:1] != MARK:
+                said = " ".join((stream.out + stream.err).decode(errors="replace").split())[:300]
+                if not self.is_alive():
+                    raise Gone(said or "the container has ended")
+                raise SandboxFailure(f"docker: cannot start a process: {said or 'the engine says nothing'}")
+        except BaseException:
             stream.close()
-            if not self.is_alive():
-                raise Gone(said or "the container has ended")
-            raise SandboxFailure(f"docker: cannot start a process: {said[:300] or 'the engine says nothing'}")
+            raise
         del stream.out[:1]
         return Process(self.engine, str(created["Id"]), stream)
 
@@ -186,7 +192,7 @@ class Container:
     def sweep(self) -> int:
         """Kill every process of the unprivileged user; how many the kernel has killed for memory so far.
 
-        Where that cannot be done the whole container is removed.
+        Where that cannot be done the whole container is removed, which is then what the program brought about.
         """
         failure = ""
         for attempt in range(3):
@@ -202,8 +208,11 @@ class Container:
                 failure = f"{talk.stop} {talk.exit_code} {talk.err[:200]!r}"
             except SandboxFailure as error:
                 failure = str(error)
-        self.remove()
-        raise SandboxFailure(f"docker: cannot end what runs in {self.name}, so it was removed: {failure}")
+            if not self.is_alive():
+                raise Gone("the container has ended")
+            time.sleep(0.1)
+        self.remove()  # an engine that fails does so here too, and then it was not the program
+        raise Gone(f"what ran in it could not be ended, so it was removed: {failure}")
 
     def oom_kills(self) -> int:
         """How many processes the kernel has killed for memory in this container."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -20,6 +22,9 @@ from sandboxes.types import SandboxFailure, SandboxUnavailable
 
 ANSWER_S = 120.0
 """Seconds until an engine that does not answer counts as unreachable; parallel starts on a small machine take tens."""
+
+LOOK_S = 0.5
+"""Seconds between looks whether an answer can still come."""
 
 # What the SDK returns is JSON without types.
 Json: TypeAlias = dict[str, Any]
@@ -93,10 +98,11 @@ class Engine:
             raise SandboxFailure(f"docker: the engine at {self.address} does not answer: {error}") from error
         _raise_for(status, rest)
 
-    def upgrade(self, path: str, body: Mapping[str, object]) -> Stream:
+    def upgrade(self, path: str, body: Mapping[str, object], is_alive: Callable[[], bool] = lambda: True) -> Stream:
         """Turn a request into a two-way stream (exec start, attach).
 
-        Raises Gone, or SandboxFailure.
+        ``is_alive`` tells whether an answer can still come: an engine asked to start a process in a container that is
+        just ending never gives one. Raises Gone, or SandboxFailure.
         """
         try:
             connection = self._connect()
@@ -104,6 +110,14 @@ class Engine:
             raise SandboxFailure(f"docker: the engine at {self.address} is unreachable: {error}") from error
         try:
             connection.sendall(self._head(path, body, "Connection: Upgrade\r\nUpgrade: tcp\r\n"))
+            deadline = time.monotonic() + ANSWER_S
+            poll = select.poll()  # select() knows no descriptor beyond 1023
+            poll.register(connection, select.POLLIN)
+            while not poll.poll(LOOK_S * 1000):
+                if not is_alive():
+                    raise Gone("the container has ended")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"nothing within {ANSWER_S:.0f} s")
             status, rest = _answer(connection)
             if status not in (101, 200):
                 while len(rest) < 65536 and (more := connection.recv(65536)):
