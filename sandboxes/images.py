@@ -7,18 +7,21 @@ no network are needed.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import os
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sandboxes.types import ENVIRONMENT, SandboxFailure, SandboxUnavailable
 
 DEFAULT_IMAGE = "evotrainer-sandbox"
+LABEL = "evotrainer.rootfs"
 BUILD = "python -m sandboxes.images build"
 
 
@@ -57,8 +60,9 @@ def archive(root: Path) -> Iterator[bytes]:
     yield sink.take()
 
 
-def build(name: str) -> str:
-    """Build the image and name it ``name``; the id. Replaces, and removes, what had the name before.
+def build(name: str, *, anew: bool = False) -> str:
+    """Build the image and name it ``name``; the id. Replaces, and removes, what had the name before; where that is made of
+    the same files it stays, unless ``anew``.
 
     Raises SandboxUnavailable (no engine, no way to prepare the files) or SandboxFailure.
     """
@@ -71,9 +75,12 @@ def build(name: str) -> str:
     root = ensure()
     repository, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "latest")
     changes = [*(f"ENV {key}={value}" for key, value in ENVIRONMENT.items()), "WORKDIR /task", 'CMD ["sh"]']
-    changes.append(f"LABEL evotrainer.rootfs={root.parent.name}")
+    made_of = f"{root.parent.name}-{hashlib.sha256(repr(changes).encode()).hexdigest()[:8]}"
+    changes.append(f"LABEL {LABEL}={made_of}")
     with engine.doing("build the image"):
         before = engine.image(name)
+        if before and _made_of(before) == made_of and not anew:
+            return str(before["Id"])
         answer = engine.api.import_image(
             src=archive(root), stream_src=True, repository=repository, tag=tag, changes=changes
         )
@@ -96,8 +103,12 @@ def show(name: str) -> str:
         image = engine.image(name)
     if image is None:
         raise SandboxUnavailable(missing(name))
-    source = (image["Config"].get("Labels") or {}).get("evotrainer.rootfs", "not built by us")
+    source = _made_of(image) or "not built by us"
     return f"{name}  {image['Id']}  {image['Size'] / 1e6:.0f} MB  {image['Created'][:19]}  {source}"
+
+
+def _made_of(image: Mapping[str, Any]) -> str:
+    return str(((image.get("Config") or {}).get("Labels") or {}).get(LABEL, ""))
 
 
 def missing(name: str) -> str:
@@ -112,11 +123,12 @@ def main(arguments: list[str] | None = None) -> int:
         description="The image of the Docker backend, made of this machine's own files; no registry is asked.",
         epilog="DOCKER_HOST names the engine, EVOTRAINER_SANDBOX_IMAGE another image than " + DEFAULT_IMAGE + ".",
     )
-    parser.add_argument("command", choices=("build", "show"), help="build the image anew, or show what is there")
-    command = parser.parse_args(arguments).command
+    parser.add_argument("command", choices=("build", "show"), help="build the image, or show what is there")
+    parser.add_argument("--anew", action="store_true", help="build even where the image is made of the same files")
+    options = parser.parse_args(arguments)
     try:
-        if command == "build":
-            build(image_name())
+        if options.command == "build":
+            build(image_name(), anew=options.anew)
         print(show(image_name()))
     except (SandboxUnavailable, SandboxFailure) as error:
         print(error, file=sys.stderr)
