@@ -239,7 +239,7 @@ def value_of(ran: Ran, case: int, time_s: float, memory_mb: int) -> Any | Fault:
 
 def _fault(ran: Ran, result: CaseResult, time_s: float, memory_mb: int) -> Fault:
     how = result.status if result.status != "missing" else ran.kind
-    said = " ".join((result.error or ran.error).split())[:300]
+    said = plain(result.error or ran.error)
     match how:
         case "timeout":
             return Fault(kind="timeout", what=f"no value within {time_s:g} s")
@@ -275,11 +275,15 @@ def not_a_number(value: Any, largest: float = LARGEST) -> str:
     return "" if -largest <= value <= largest else f"{shown(value)}, beyond ±{largest:g}"
 
 
+def plain(text: str) -> str:
+    """Text from outside as one line of at most 300 characters without control sequences: it goes to terminals."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:300]
+
+
 def shown(value: Any) -> str:
     """A value from outside, short and on one line."""
     if isinstance(value, dict) and len(value) == 1 and (tag := next(iter(value))) in ("float", "repr"):
-        value = value[tag]
-        return str(value)[:40]
+        return plain(str(value[tag]))[:40]
     if isinstance(value, int) and value.bit_length() > 128:
         return "a huge integer"
     text = " ".join(json.dumps(value, ensure_ascii=True).split())

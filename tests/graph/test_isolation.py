@@ -6,6 +6,8 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from agents.types import Intervention
@@ -18,11 +20,22 @@ from graph.isolation import FILE, HarnessSandbox, Isolated, choose, of_run
 from graph.progress import Progress
 from graph.services import JobRunner, make_trainer
 from graph.state import Deps
-from graph.versions import BasePolicy, Version, train_spec
+from graph.versions import BasePolicy, Version, eval_file, proxy_scores, train_spec
 from sandboxes.backends import open_backend
 from sandboxes.types import SandboxUnavailable
 from tests.agents.situations import finding, lower_rate, situation
-from trainer.types import Diagnostic, HarnessEdit, InputError, PutDiagnostic, PutTerm, RewardTerm
+from tests.trainer.rollout_tables import healthy
+from tests.trainer.rollout_tables import table as table_of
+from trainer.types import (
+    REWARD_COLUMNS,
+    Diagnostic,
+    HarnessEdit,
+    InputError,
+    PutDiagnostic,
+    PutTerm,
+    RewardRecipe,
+    RewardTerm,
+)
 
 PYTHON_TERM = RewardTerm(
     name="digits", description="d", python="def reward(rows):\n    return [float(row['outcome']) for row in rows]\n"
@@ -139,6 +152,28 @@ def test_the_backtest_refuses_python_that_nothing_can_run(
     assert (proposal.commit, proposal.error.startswith(f"{path}: python: runs in a sandbox only")) == ("", True)
     report = decide.backtest(deps, "v0001", "v0000")
     assert report.verdict == "refuse" and any(r.startswith(f"config_valid: {path}: python:") for r in report.reasons)
+
+
+def test_the_proxy_scores_python_on_the_rows_of_training(tmp_path: Path, backend: str) -> None:
+    """Columns of an evaluation that training does not have would be another term's input."""
+    parts = opened(tmp_path, backend)
+    deps = services(tmp_path, parts)
+    table = table_of(healthy()).slice(0, 64)
+    table = table.append_column("sample", pa.array([i % 8 for i in range(64)]))
+    file = eval_file(deps.record, "v0000", 0, "validation").with_suffix(".parquet")
+    file.parent.mkdir(parents=True)
+    pq.write_table(table, file)
+    allowed = sorted([*REWARD_COLUMNS, "format_ok", "repeats"])
+    source = f"def reward(rows):\n    return [row['outcome'] if sorted(row) == {allowed!r} else -1 for row in rows]\n"
+    harness = deps.harness.load(deps.harness.head())
+    term = PYTHON_TERM.model_copy(update={"python": source})
+    recipe = harness.recipe.model_copy(update={"reward": RewardRecipe(weights={"digits": 1.0})})
+    harness = harness.model_copy(update={"terms": {**harness.terms, "digits": term}, "recipe": recipe})
+    assert proxy_scores(deps, "v0000", 1, harness) == (sum(table["outcome"].to_pylist()) / 64,)
+    faulty = PYTHON_TERM.model_copy(update={"python": "def reward(rows):\n    return 1 / 0\n"})
+    broken = harness.model_copy(update={"terms": {**harness.terms, "digits": faulty}})
+    assert proxy_scores(deps, "v0000", 1, broken) == (0.0,)
+    parts.close()
 
 
 def test_a_run_whose_harness_holds_python_starts_only_with_a_sandbox(tmp_path: Path, backend: str) -> None:

@@ -104,6 +104,11 @@ FAULTS = {
         "no value within 1 s",
     ),
     "raises": (per_row("1 / 0"), "error", "ZeroDivisionError: division by zero"),
+    "paints the terminal": (
+        "def reward(rows):\n    raise ValueError('\\x1b[2J\\x07\\n' + '9' * 999)\n",
+        "error",
+        "ValueError: ?[2J? 999",
+    ),
     "column misspelt": (per_row("row['outcom']"), "error", "KeyError: 'outcom'; did you mean 'outcome'?"),
     "sys.exit": ("import sys\ndef reward(rows):\n    sys.exit(0)\n", "error", "SystemExit: 0"),
     "os._exit": ("import os\ndef reward(rows):\n    os._exit(0)\n", "crash", "ended before it gave a value"),

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import Any, Literal, get_args
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.reward import check_term, score_rollouts
+from trainer.domains.code.features import features
+from trainer.domains.code.types import CaseVerdict, Grade
+from trainer.reward import check_term, reward_view, score_rollouts
 from trainer.sql import locked_connection
 from trainer.types import REWARD_COLUMNS, InputError, RewardTerm
 
@@ -132,6 +136,35 @@ def test_a_term_without_a_number_is_named(sql: str, message: str) -> None:
 def test_a_weight_without_a_term_is_refused() -> None:
     with pytest.raises(InputError, match=r"reward\.weights\.outcom: .*did you mean 'outcome'"):
         score_rollouts(rows(), {"outcome": term("outcome", "outcome")}, {"outcom": 1.0})
+
+
+VERDICTS = st.sampled_from(get_args(CaseVerdict))
+
+
+@given(st.lists(VERDICTS, min_size=1, max_size=3), st.lists(VERDICTS, min_size=2, max_size=2), st.data())
+def test_with_visible_tests_the_view_is_the_same_whatever_hidden_ones_say(
+    visible: list[CaseVerdict], hidden: list[CaseVerdict], data: st.DataObject
+) -> None:
+    """Over the code domain's own features: a new one that hidden tests have a part in must be named in HIDDEN_TESTS_KNOW."""
+
+    def view(verdicts: list[CaseVerdict], tests: Literal["hidden", "visible"]) -> dict[str, Any]:
+        found = Grade(kind="exit", visible=tuple(visible), hidden=tuple(verdicts))
+        columns = {name: [value] for name, value in features("a reply", "def f(x): return x", found).items()}
+        return reward_view(
+            pa.table({**columns, "outcome": [found.outcome], "visible": [found.weak]}), tests
+        ).to_pydict()
+
+    other = data.draw(st.lists(VERDICTS, min_size=2, max_size=2))
+    assert view(hidden, "visible") == view(other, "visible")
+    assert view(["pass"], "hidden") != view(["wrong"], "hidden")
+    assert view(hidden, "visible")["outcome"] == [float(set(visible) == {"pass"})]
+
+
+def test_sql_that_reads_what_only_hidden_tests_know_is_told_so() -> None:
+    known = rows().append_column("visible", rows()["outcome"]).append_column("timed_out", rows()["outcome"])
+    assert score_rollouts(reward_view(known, "hidden"), {"t": term("timed_out")}, {})[0]["t"].any()
+    with pytest.raises(InputError, match=r"^reward/t\.toml: sql: gives NULL for 1280 of 1280"):
+        score_rollouts(reward_view(known, "visible"), {"t": term("timed_out")}, {})
 
 
 def test_no_terms_score_zero() -> None:

@@ -10,11 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from sandboxes.backends import open_backend
 from sandboxes.types import Executor
 from tests.trainer.embedded.toy import BREVITY, OUTCOME, CopyDomain, copy_policy, copy_recipe, copy_spec
 from trainer import python_parts
 from trainer.diagnose import health_report
 from trainer.embedded import grpo
+from trainer.embedded.launcher import EmbeddedTrainer
+from trainer.embedded.policy import save_policy
 from trainer.python_parts import TERM_FAULTS, read_faults
 from trainer.types import InputError, RewardTerm, TrainResult, TrainSpec
 
@@ -83,6 +86,27 @@ def test_a_faulty_term_is_switched_off_the_training_goes_on_and_the_finding_name
     (finding,) = report.findings
     assert (finding.diagnostic, finding.kind, finding.severity) == ("reward/endless", "validity", "critical")
     assert finding.error == "timeout: no value within 0.5 s" and "reward/endless.toml" in finding.description
+
+
+def test_a_job_runs_the_terms_in_the_sandbox_of_its_spec_and_none_without(tmp_path: Path, executor: Executor) -> None:
+    assert executor.run([]) == []  # skips where no sandbox works
+    backend = open_backend("auto").name
+    save_policy(copy_policy(), tmp_path / "base")
+    terms = {"outcome": OUTCOME, "brevity": BREVITY_IN_PYTHON}
+    isolated, bare = (
+        copy_spec(
+            tmp_path / sandbox, copy_recipe(**WEIGHTS), domain="math", terms=terms, sandbox=sandbox,
+            base_policy=tmp_path / "base", token_budget=300,
+        )
+        for sandbox in (backend, "none")
+    )  # fmt: skip
+    with EmbeddedTrainer(max_parallel=1) as trainer:
+        done, refused = trainer.run_all([isolated, bare])
+    assert done.status == "completed", done.error
+    table = rollouts_of(done)
+    assert table["term_brevity"].to_pylist() == (1.0 / (1 + table["response_length"].to_numpy())).tolist()
+    assert set(table["sandbox"].to_pylist()) == {backend}
+    assert refused.status == "crashed" and "reward/brevity.toml: python: runs in a sandbox only" in refused.error
 
 
 def test_without_a_sandbox_no_step_is_trained(tmp_path: Path) -> None:
