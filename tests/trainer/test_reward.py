@@ -150,9 +150,9 @@ def test_with_visible_tests_the_view_is_the_same_whatever_hidden_ones_say(
     def view(verdicts: list[CaseVerdict], tests: Literal["hidden", "visible"]) -> dict[str, Any]:
         found = Grade(kind="exit", visible=tuple(visible), hidden=tuple(verdicts))
         columns = {name: [value] for name, value in features("a reply", "def f(x): return x", found).items()}
-        return reward_view(
-            pa.table({**columns, "outcome": [found.outcome], "visible": [found.weak]}), tests
-        ).to_pydict()
+        given_rows = pa.table({**columns, "outcome": [found.outcome], "visible": [found.weak]})
+        seen: dict[str, Any] = reward_view(given_rows, tests).to_pydict()
+        return seen
 
     other = data.draw(st.lists(VERDICTS, min_size=2, max_size=2))
     assert view(hidden, "visible") == view(other, "visible")
