@@ -76,13 +76,18 @@ def of_run(root: Path, domain: str, wanted: str) -> Isolated:
     file = root / FILE
     if not file.exists():
         _write(file, choose(domain, wanted))
-    recorded = read_record(file, Isolated)
-    for name in {recorded.backend, recorded.parts} - {"none", ""}:
+    chosen = recorded(root)
+    for name in {chosen.backend, chosen.parts} - {"none", ""}:
         try:
             open_backend(name)
         except SandboxUnavailable as error:
             raise InputError(f"{file}: this run is isolated by {name}, which does not work now: {error}") from error
-    return recorded
+    return chosen
+
+
+def recorded(root: Path) -> Isolated:
+    """What ``of_run`` recorded."""
+    return read_record(root / FILE, Isolated)
 
 
 def _write(file: Path, isolated: Isolated) -> None:
@@ -97,7 +102,7 @@ class HarnessSandbox:
         self._file = root / FILE
         self._run = run
         self._say = say
-        self._recorded = read_record(self._file, Isolated)
+        self._recorded = recorded(root)
         self._programs: IsolatedPrograms | None = None
 
     @property

@@ -118,6 +118,7 @@ class ReportData(Record):
     domain: str
     seed: int
     status: str
+    sandbox: str = "none"
     wall_s: float
     train_s: float = 0.0
     orchestration_share: float | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.types import BacktestReport, Diagnosis, Intervention
-from graph import versions
+from graph import isolation, versions
 from graph.curves import read_curves
 from graph.record import write_atomic
 from graph.report_types import (
@@ -148,6 +148,7 @@ def summarise(deps: Deps, state: LoopState, shard: int) -> Summary:
         seed=config.run.seed,
         status="done",
         stop=state["stop"],
+        sandbox=isolation.recorded(record.root).description,
         warm_start=warm,
         baseline=baseline,
         champion=champion,
@@ -193,6 +194,7 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
     return ReportData(
         run=summary.run,
         domain=summary.domain,
+        sandbox=summary.sandbox,
         seed=summary.seed,
         status=f"{summary.status}: {summary.stop}",
         wall_s=summary.wall_s,

@@ -63,6 +63,8 @@ class Summary(Record):
     seed: int
     status: str
     stop: str
+    sandbox: str = "none"
+    """What isolated the programs of this run, and how strongly."""
     warm_start: PolicySummary
     baseline: PolicySummary
     champion: PolicySummary

@@ -24,7 +24,9 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About ``count`` round numbers (1, 2, 5 times a power of ten) from at or below ``low`` to at or above ``high``."""
-    span = (high - low) or abs(high) or 1.0
+    largest = max(abs(low), abs(high))
+    # A span that is rounding error of its ends, or nothing beside zero, is no span.
+    span = high - low if high - low > 1e-9 * max(largest, 1e-3) else max(largest, 1.0)
     raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))

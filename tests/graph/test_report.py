@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agents.types import BacktestReport, Check, Diagnosis, Dropped, Intervention, Prediction, SkillRef
@@ -228,6 +228,8 @@ def test_mean_lies_between_lowest_and_highest_seed(seeds: list[list[tuple[float,
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.integers(2, 8))
+@example(0.0, 5e-324, 2)
+@example(1e6, 1e-10, 4)
 def test_ticks_enclose_the_data(low: float, span: float, count: int) -> None:
     marks = svg.ticks(low, low + span, count)
     slack = 1e-6 * (marks[1] - marks[0])
