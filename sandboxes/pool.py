@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from sandboxes.types import (
+    ENVIRONMENT,
     MIB,
     Backend,
     CaseResult,
@@ -48,10 +49,11 @@ AHEAD_BYTES = 32 * 1024
 """The next program is sent while one runs, if it fits into a pipe's buffer next to what is being read."""
 
 MODULES = ("preload", "values", "program", "ground", "forkserver")
-# Isolated mode ignores PYTHONHASHSEED: the first interpreter only sets it for the second.
-_FIRST = """
+# Isolated mode ignores PYTHONHASHSEED: the first interpreter only makes the environment of the second.
+_FIRST = f"""
 import os, sys
-os.execve(sys.executable, [sys.executable, "-s", "-S", "-B", "-c", sys.argv[1]], {**os.environ, "PYTHONHASHSEED": "0"})
+environment = { ({**ENVIRONMENT, "PYTHONHASHSEED": "0"})!r}
+os.execve(sys.executable, [sys.executable, "-s", "-S", "-B", "-c", sys.argv[1]], environment)
 """
 # Each module has builtins of its own, which no program can replace.
 _SECOND = """
@@ -292,7 +294,8 @@ def _encoded(p: Program, limits: Limits) -> bytes:
     if sum(map(len, p.files.values())) > limits.disk_mb * MIB // 2 or len(p.files) > limits.inodes // 4:
         raise ValueError(f"files: too many or too large for a sandbox of {limits.disk_mb} MiB")
     files = tuple(sorted((name, bytes(data)) for name, data in p.files.items()))
-    return _framed((p.source, p.mode, p.entry, tuple(p.cases), files, float(p.time_s), p.output_limit, p.memory_mb))
+    cases = tuple(case.strip() if p.mode == "call" else case for case in p.cases)
+    return _framed((p.source, p.mode, p.entry, cases, files, float(p.time_s), p.output_limit, p.memory_mb))
 
 
 def _longest_s(program: Program) -> float:

@@ -183,7 +183,8 @@ def execute(request: Request, ground: Ground | Shared) -> dict[str, Any]:
             once, frames, out, how = supervise(request, text, ground)
             ground.clear()
             rows.append(outcome(once, frames, out.decode("utf-8", "replace"), how))
-            kind, ended = (once if kind == "exit" else kind), ended or how
+            kind = once if kind == "exit" else kind
+            ended = ended or (how if how != "exit code 0" else "")
             if once in ("timeout", "died"):
                 break
     count = 1 if mode == "script" else len(cases)

@@ -64,6 +64,7 @@ class Ground:
         self._attributes = [set(os.listxattr(place)) for place in self._places]
         self._watched = [os.open(path, os.O_RDONLY) for path in WATCHED if os.access(path, os.R_OK)]
         self._sockets = os.open(SOCKETS, os.O_RDONLY) if os.access(SOCKETS, os.R_OK) else -1
+        self.clear()  # the first program finds what the others will
         self._before = self._state()
 
     def kill_rest(self) -> None:

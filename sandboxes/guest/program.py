@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import atexit
+import builtins
 import gc
 import os
 import random
@@ -19,7 +20,7 @@ import threading
 import time
 from json.decoder import JSONDecoder
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sandboxes.guest.preload import fork_hooks
 from sandboxes.guest.values import TooLong, encode, one_line
@@ -34,7 +35,7 @@ SLOW_LOAD_S = 0.01
 Request = tuple[str, str, str, tuple[str, ...], tuple[tuple[str, bytes], ...], float, int, int]
 """source, mode, entry, cases, files, time_s, output_limit, memory_mb: sandboxes.types.Program in this order."""
 
-_decode = JSONDecoder().decode
+_scan = JSONDecoder().scan_once
 _exit, _write, _clock = os._exit, os.write, time.monotonic
 
 
@@ -126,13 +127,17 @@ def _failure(error: BaseException) -> bytes:
     return frame(ERROR, "", one_line(error))
 
 
+def _namespace(name: str) -> dict[str, Any]:
+    module = sys.modules[name] = ModuleType(name)
+    module.__dict__["__builtins__"] = builtins  # by default it would be our copy
+    return module.__dict__
+
+
 def _run_call(request: Request) -> None:
     """Load the source, then call the entry per case, each result sent as soon as it is there."""
     source, _, entry, cases, _, _, output_limit, _ = request
     began = _clock()
-    module = ModuleType("solution")  # not __main__: what stands under that name is for the other modes
-    sys.modules["solution"] = module
-    space = module.__dict__
+    space = _namespace("solution")  # not __main__: what stands under that name is for the other modes
     try:
         exec(compile(source, "solution.py", "exec", dont_inherit=True), space)
     except BaseException as error:
@@ -143,7 +148,7 @@ def _run_call(request: Request) -> None:
     first, *rest = entry.split(".")
     for case in cases:
         try:
-            arguments = _decode(case)
+            arguments, _ = _scan(case, 0)
             if first not in space:
                 raise NameError(f"name '{first}' is not defined")
             target = space[first]
@@ -165,12 +170,11 @@ def _flush() -> None:
 
 def _run_main(source: str) -> bytes:
     """Run the source as a script, with what the end of an interpreter does: threads, atexit, flush."""
-    module = ModuleType("__main__")
-    sys.modules["__main__"] = module
+    space = _namespace("__main__")
     result = frame(OK)
     shutdown, exits, stdout = threading._shutdown, atexit._run_exitfuncs, sys.stdout  # type: ignore[attr-defined]
     try:
-        exec(compile(source, "main.py", "exec", dont_inherit=True), module.__dict__)
+        exec(compile(source, "main.py", "exec", dont_inherit=True), space)
     except SystemExit as end:
         if end.code is not None and not (isinstance(end.code, int) and end.code == 0):
             result = frame(ERROR, "", one_line(end))
