@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.guest import values
+from sandboxes.guest.values import encode as written_inside
 from trainer.domains.code.compare import same_output, same_value
 from trainer.domains.code.tagged import TAGS, Opaque, decode, dump, encode, load
 
@@ -51,7 +51,7 @@ def test_strict_comparison_is_equality_of_values_and_types(a: object, b: object)
 
 @given(values)
 def test_both_sides_of_the_border_write_a_value_alike(value: object) -> None:
-    inside = values.encode(value, 1 << 20)
+    inside = written_inside(value, 1 << 20)
     assert same_value(dump(value), inside, strict=True)
     assert typed(load(inside)) == typed(value)
     assert json.loads(dump(decode(encode(value)))) == json.loads(dump(value))
