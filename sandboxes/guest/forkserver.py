@@ -16,7 +16,6 @@ reports from inside can be forged by the program in it; that gains nothing, beca
 # ruff: noqa: PTH112
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import marshal
@@ -30,14 +29,26 @@ import time
 from typing import Any, NoReturn
 
 from sandboxes.guest.ground import Ground, Shared
-from sandboxes.guest.program import END, ERROR, HEADER, LIMIT, OK, OOM, Request, bound, live
+from sandboxes.guest.program import (
+    END,
+    ERROR,
+    HEADER,
+    LIMIT,
+    OK,
+    OOM,
+    PR_SET_DUMPABLE,
+    Request,
+    bound,
+    live,
+    prctl,
+)
 
 STATUS = {OK: "ok", ERROR: "error", OOM: "oom", LIMIT: "output_limit"}
 QUIET_S, TICK_S = 0.02, 0.05
 CLOSING_S = 0.0005
 CHUNK = 1 << 18
 KILLED = "signal 9"
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_CHILD_SUBREAPER = 36
 FIXED_LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_NOFILE: 256,
@@ -224,10 +235,9 @@ def give(fd: int, data: bytes) -> None:
 
 def prepare() -> tuple[int, int]:
     """Make this process what programs are forked from; the descriptors of the host's pipes."""
-    libc = ctypes.CDLL(None, use_errno=True)
     for option, value in ((PR_SET_DUMPABLE, 0), (PR_SET_CHILD_SUBREAPER, 1)):
-        if libc.prctl(option, value, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "prctl")
+        if prctl(option, value, 0, 0, 0):
+            raise OSError(f"prctl {option} failed")
     inbound, outbound = os.dup(0), os.dup(1)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)

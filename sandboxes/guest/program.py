@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import atexit
 import builtins
+import ctypes
 import gc
 import os
 import random
@@ -31,11 +32,14 @@ RESULT_FD = 200
 HEADER = 9
 OK, ERROR, OOM, LIMIT, LOADED, END = range(6)
 SLOW_LOAD_S = 0.01
+PR_SET_DUMPABLE = 4
+"""Whether processes of the same user may look into this one: not into the server; a program is an ordinary process."""
+prctl = ctypes.CDLL(None).prctl
 
 Request = tuple[str, str, str, tuple[str, ...], tuple[tuple[str, bytes], ...], float, int, int]
 """source, mode, entry, cases, files, time_s, output_limit, memory_mb: sandboxes.types.Program in this order."""
 
-_scan = JSONDecoder().scan_once
+_scan = JSONDecoder().scan_once  # type: ignore[attr-defined]
 _exit, _write, _clock = os._exit, os.write, time.monotonic
 
 
@@ -82,6 +86,7 @@ def _settle(request: Request, text: str | None, results: int, out: int, err: int
     os.setsid()
     # Not signal.signal: its enumerations touch 40 pages, each of which would be copied.
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     for hooks in fork_hooks:
         os.register_at_fork(**hooks)
     os.dup2(results, RESULT_FD, inheritable=False)
