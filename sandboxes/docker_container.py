@@ -135,14 +135,11 @@ class Container:
             created = self.engine.api.exec_create(
                 self.id, ["/bin/sh", "-c", script, "sh", *argv], stdin=stdin, user=USER, workdir="/task"
             )
-        start = f"/exec/{created['Id']}/start"
-        stream = self.engine.upgrade(start, {"Detach": False, "Tty": False}, self.is_alive)
+        stream = self.engine.upgrade(f"/exec/{created['Id']}/start", {"Detach": False, "Tty": False})
         deadline = time.monotonic() + ANSWER_S
         try:
             while not stream.out and not stream.ended and time.monotonic() < deadline:
-                stream.exchange(memoryview(b""), 0.5)
-                if not stream.out and not stream.ended and not self.is_alive():
-                    break
+                stream.exchange(memoryview(b""), deadline - time.monotonic())
             if stream.out[:1] != MARK:
                 said = " ".join((stream.out + stream.err).decode(errors="replace").split())[:300]
                 if not self.is_alive():

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import re
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -22,9 +21,6 @@ from sandboxes.types import SandboxFailure, SandboxUnavailable
 
 ANSWER_S = 120.0
 """Seconds until an engine that does not answer counts as unreachable; parallel starts on a small machine take tens."""
-
-LOOK_S = 0.5
-"""Seconds between looks whether an answer can still come."""
 
 # What the SDK returns is JSON without types.
 Json: TypeAlias = dict[str, Any]
@@ -91,18 +87,17 @@ class Engine:
         try:
             with self._connect() as connection:
                 connection.sendall(self._head(path, body, "Connection: close\r\n"))
-                status, rest = _answer(connection)
+                status, _, rest = _answer(connection)
                 while more := connection.recv(65536):
                     rest += more
         except OSError as error:
             raise SandboxFailure(f"docker: the engine at {self.address} does not answer: {error}") from error
         _raise_for(status, rest)
 
-    def upgrade(self, path: str, body: Mapping[str, object], is_alive: Callable[[], bool] = lambda: True) -> Stream:
+    def upgrade(self, path: str, body: Mapping[str, object]) -> Stream:
         """Turn a request into a two-way stream (exec start, attach).
 
-        ``is_alive`` tells whether an answer can still come: an engine asked to start a process in a container that is
-        just ending never gives one. Raises Gone, or SandboxFailure.
+        Raises Gone, or SandboxFailure.
         """
         try:
             connection = self._connect()
@@ -110,17 +105,10 @@ class Engine:
             raise SandboxFailure(f"docker: the engine at {self.address} is unreachable: {error}") from error
         try:
             connection.sendall(self._head(path, body, "Connection: Upgrade\r\nUpgrade: tcp\r\n"))
-            deadline = time.monotonic() + ANSWER_S
-            poll = select.poll()  # select() knows no descriptor beyond 1023
-            poll.register(connection, select.POLLIN)
-            while not poll.poll(LOOK_S * 1000):
-                if not is_alive():
-                    raise Gone("the container has ended")
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"nothing within {ANSWER_S:.0f} s")
-            status, rest = _answer(connection)
+            status, size, rest = _answer(connection)
             if status not in (101, 200):
-                while len(rest) < 65536 and (more := connection.recv(65536)):
+                # The engine keeps the connection open after a refusal.
+                while len(rest) < size and (more := connection.recv(65536)):
                     rest += more
                 _raise_for(status, rest)
         except OSError as error:
@@ -150,8 +138,8 @@ class Engine:
         return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-def _answer(connection: socket.socket) -> tuple[int, bytes]:
-    """Status of an answer, and what came with its headers."""
+def _answer(connection: socket.socket) -> tuple[int, int, bytes]:
+    """Status of an answer, the length it announces (0 if none), and what came with its headers."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(65536)
@@ -159,7 +147,8 @@ def _answer(connection: socket.socket) -> tuple[int, bytes]:
             raise ConnectionError("no HTTP answer")
         data += more
     head, _, rest = data.partition(b"\r\n\r\n")
-    return int(head.split(b" ", 2)[1]), rest
+    length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+    return int(head.split(b" ", 2)[1]), int(length[1]) if length else 0, rest
 
 
 def _raise_for(status: int, answer: bytes) -> None:

@@ -23,6 +23,7 @@ import pytest
 from sandboxes import images
 from sandboxes.backends import open_backend
 from sandboxes.docker import DockerBackend, DockerSandbox
+from sandboxes.docker_engine import Gone
 from sandboxes.docker_streams import Stream
 from sandboxes.types import MIB, Limits, Owner, SandboxFailure, SandboxUnavailable
 from tests.sandboxes.conftest import opened
@@ -237,6 +238,15 @@ os.kill(os.getpid(), signal.SIGKILL)
         late = short.exec(["sleep", "300"], timeout_s=250.0)
         assert late.kind == "infra_failure" and "lifetime" in late.detail  # not the program's fault
         assert eventually(lambda: api.containers(all=True, filters={"id": container_of(short)}) == [])
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(60)  # less than our patience with an engine: the connection stays open after a refusal
+def test_a_refusal_is_read_to_its_end_and_no_further(docker: DockerBackend) -> None:
+    with pytest.raises(Gone, match="No such exec"):
+        docker._connect().upgrade("/exec/none/start", {"Detach": False, "Tty": False})
+    with pytest.raises(SandboxFailure, match="the engine answers [45]"):
+        docker._connect().upgrade("/containers/create", {"HostConfig": 1})
 
 
 class Relay:
