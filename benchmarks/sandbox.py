@@ -7,11 +7,12 @@ that alternate within one run, because only ratios mean something on a shared ma
 - ``process``: ``python3 -I`` per execution, no isolation; ``bare process``: the same without site (``-S``)
 - ``bubblewrap exec``, ``docker exec``: a fresh interpreter per execution in a sandbox that is already there
 
-What limits a warm worker is memory management, not Python: an execution takes about 500 page faults (300 in the forked
-process, 200 in the server, which must copy what both have in common), two thirds of its processor time; compiling,
-running, answering and resetting are the rest. Hence what was done about it: hooks of ``random`` and ``threading`` at a
-fork are left out (150 faults), no enumerations in the forked process (40), one wake-up per program instead of one per
-case, the next program is sent while one runs, values of plain integers take one pass.
+What limits a warm worker is memory management: an execution of a small function takes about 500 page faults, one of the
+class measured here 650. A third of them are the server's, which must write to pages that the fork shared; most of the
+others are reference counts of objects that the forked process uses. Other preloaded modules than ``random`` and ``threading`` add none to a bare fork, and running the guest's
+code often before the first fork saved only 3 %. What helped: hooks of
+``random`` and ``threading`` at a fork are left to the program's own forks (150 faults), no enumerations in the forked
+process (40), one wake-up per program instead of one per case, and the next program is sent while one runs.
 
 ``--soak N`` runs N programs, every tenth of them ill-behaved, and prints what has grown: memory and descriptors of this
 process and of the workers, processes, files in the sandbox and in the temporary folder.

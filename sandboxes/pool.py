@@ -168,7 +168,7 @@ class _Worker:
                 try:
                     channel = self._begin(job, is_sent)
                     failures = 0
-                    if ahead := _small(todo):
+                    if not self._is_old() and (ahead := _small(todo)):
                         with suppress(EOFError):  # noticed with the answer of the program that runs
                             channel.write(ahead.request)
                     ran = self._result(job.program, channel)
@@ -189,6 +189,8 @@ class _Worker:
 
     def _begin(self, job: _Job, is_sent: bool) -> Channel:
         """Send the job, unless that is done, and wait until the worker has it. Raises _NotBegun and what spawn does."""
+        if not is_sent and self._is_old():
+            self.close()
         if self._channel is None:
             self._channel = self._backend.spawn(ARGV, self._owner, self._limits)
             self._started = time.monotonic()
@@ -217,10 +219,13 @@ class _Worker:
             self.close()
             return Ran(kind, _missing(program), _line(f"the worker failed: {error}"))
         was_oom = answer.is_killed and channel.was_oom()
-        # The kernel's count of kills stays raised; and no worker may reach the end of its lifetime in a program.
-        if answer.is_last or was_oom or time.monotonic() - self._started > self._owner.lifetime_s / 2:
+        if answer.is_last or was_oom:  # the kernel's count of kills stays raised
             self.close()
         return answer.ran(program, was_oom)
+
+    def _is_old(self) -> bool:
+        """No worker may reach the end of its lifetime in a program, which would be blamed for it."""
+        return self._channel is not None and time.monotonic() - self._started > self._owner.lifetime_s / 2
 
     def close(self) -> None:
         channel, self._channel = self._channel, None
