@@ -86,7 +86,8 @@ def value_text(change: Change) -> str:
         case SetOption(value=value) | SetWeight(value=value):
             pass
         case PutTerm(term=term, weight=weight):
-            value = {"term": term.model_dump(include={"name", "description", "sql"}), "weight": weight}
+            text = {"python": term.python} if term.python else {"sql": term.sql}
+            value = {"term": {"name": term.name, "description": term.description, **text}, "weight": weight}
         case PutDiagnostic(diagnostic=diagnostic):
             value = diagnostic.model_dump()
     return json.dumps(value, sort_keys=True)

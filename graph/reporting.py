@@ -296,7 +296,8 @@ def _value(deps: Deps, commit: str, factor: str) -> str:
     """A factor's value at a commit, empty where it has none there."""
     harness = deps.harness.load(commit)
     if factor.startswith("reward.term."):
-        return harness.terms[name].sql if (name := factor.rsplit(".", 1)[1]) in harness.terms else ""
+        term = harness.terms.get(factor.rsplit(".", 1)[1])
+        return (term.sql or term.python) if term else ""
     node: Any = harness.recipe.model_dump(mode="json")
     for part in factor.split("."):
         node = node.get(part) if isinstance(node, dict) else None

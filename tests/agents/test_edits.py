@@ -74,3 +74,12 @@ def test_every_change_says_how_it_is_undone() -> None:
     )
     for change, words in changes:
         assert words in rollback(Recipe(), HarnessEdit(change=change))
+
+
+def test_two_python_terms_of_one_name_are_two_values() -> None:
+    def put(source: str) -> PutTerm:
+        term = RewardTerm(name="style", description="Style.", python=source)
+        return PutTerm(term=term, weight=0.1)
+
+    one, two = (put(f"def reward(rows):\n    return [{value}.0 for _ in rows]\n") for value in (0, 1))
+    assert value_text(one) != value_text(two)
