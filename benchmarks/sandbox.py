@@ -9,10 +9,10 @@ that alternate within one run, because only ratios mean something on a shared ma
 
 What limits a warm worker is memory management: an execution of a small function takes about 500 page faults, one of the
 class measured here 650. A third of them are the server's, which must write to pages that the fork shared; most of the
-others are reference counts of objects that the forked process uses. Other preloaded modules than ``random`` and ``threading`` add none to a bare fork, and running the guest's
-code often before the first fork saved only 3 %. What helped: hooks of
-``random`` and ``threading`` at a fork are left to the program's own forks (150 faults), no enumerations in the forked
-process (40), one wake-up per program instead of one per case, and the next program is sent while one runs.
+others are reference counts of objects that the forked process uses. Other preloaded modules than ``random`` and
+``threading`` add none to a bare fork, and running the guest's code often before the first fork saved only 3 %. What
+helped: hooks of ``random`` and ``threading`` at a fork are left to the program's own forks (150 faults), no enumerations
+in the forked process (40), one wake-up per program instead of one per case, and the next program is sent while one runs.
 
 ``--soak N`` runs N programs, every tenth of them ill-behaved, and prints what has grown: memory and descriptors of this
 process and of the workers, processes, files in the sandbox and in the temporary folder.
