@@ -245,7 +245,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_refusal_is_read_to_its_end_and_no_further(docker: DockerBackend) -> None:
     with pytest.raises(Gone, match="No such exec"):
         docker._connect().upgrade("/exec/none/start", {"Detach": False, "Tty": False})
-    with pytest.raises(SandboxFailure, match="the engine answers [45]"):
+    with pytest.raises(SandboxFailure, match=r"the engine answers [45]"):
         docker._connect().upgrade("/containers/create", {"HostConfig": 1})
 
 
