@@ -170,6 +170,7 @@ class DockerBackend:
 
     def __init__(self) -> None:
         self._engine: tuple[int, Engine] | None = None
+        self._has_reaped = False
         self._lock = threading.Lock()
 
     def isolation(self) -> Isolation:
@@ -209,6 +210,9 @@ class DockerBackend:
         try:
             if not _holds(engine, image):
                 raise SandboxUnavailable(missing(image))
+            if not self._has_reaped:
+                self._has_reaped = True
+                self.reap()  # what earlier runs left would fill the machine sooner or later
             return Container(engine, image, owner, limits, _runtime())
         except Gone as error:
             raise SandboxFailure(f"docker: the container ended at once: {error}") from error

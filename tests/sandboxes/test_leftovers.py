@@ -135,11 +135,13 @@ def test_containers_of_nobody_we_know_are_left_alone(owner: Owner) -> None:
     """Without our labels, with those of another machine, or with labels that make no sense: not ours to judge."""
     import docker
 
+    from sandboxes.docker import DockerBackend
     from sandboxes.docker_container import labels
     from sandboxes.images import image_name
     from tests.sandboxes.conftest import opened
 
-    backend, api = opened("docker"), docker.from_env().api
+    opened("docker")
+    api = docker.from_env().api
     gone = subprocess.Popen(["true"])
     gone.wait()
     ours = labels(Owner("r", gone.pid, owner.started), time.time() + 600)
@@ -160,7 +162,8 @@ def test_containers_of_nobody_we_know_are_left_alone(owner: Owner) -> None:
                 image_name(), ["sleep", "300"], name=f"{name}-{gone.pid}", labels=with_labels
             )
             made[f"{name}-{gone.pid}"] = container["Id"]
-        backend.reap()
+        with DockerBackend().create(owner, LIMITS):  # the first start of a run sweeps
+            pass
         left = {c["Names"][0].removeprefix("/") for c in api.containers(all=True)}
         assert left & made.keys() == {f"{name}-{gone.pid}" for name in kept}
     finally:
