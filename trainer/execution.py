@@ -33,10 +33,9 @@ class IsolatedPrograms:
 
 def open_pool(backend: str, run: str, workers: int) -> Executor:
     """Warm workers on a backend (sandboxes.backends); ``run`` labels their sandboxes."""
-    from sandboxes.pool import Pool
-
     from sandboxes.backends import open_backend
     from sandboxes.owners import this_process
+    from sandboxes.pool import Pool
 
     if backend == "none":
         raise InputError("sandbox: none was chosen, and untrusted programs are never run without; use --sandbox auto")

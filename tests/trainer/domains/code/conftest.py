@@ -12,10 +12,9 @@ from sandboxes.types import Executor, SandboxUnavailable
 @pytest.fixture(scope="session")
 def executor() -> Iterator[Executor]:
     """Warm workers on the backend that works here, or the test's skip with the remedy."""
-    from sandboxes.pool import Pool
-
     from sandboxes.backends import open_backend
     from sandboxes.owners import this_process
+    from sandboxes.pool import Pool
 
     try:
         pool = Pool(open_backend("auto"), this_process("tests", lifetime_s=1800.0), workers=2)
