@@ -27,7 +27,10 @@ def test_a_weak_verifier_is_named_and_no_hacked_version_is_promoted(
     runner: Runner, tmp_path: Path, backend: str
 ) -> None:
     """With the visible tests as reward the policy learns to pass them; the first candidate lets the hidden ones decide."""
-    options = runner.tiny(tmp_path, "weak", evaluation__validation=48, recipe__reward__tests="visible")
+    # The habit that is gamed must be there: the shorter warm start of the other tests cannot copy an example yet.
+    options = runner.tiny(
+        tmp_path, "weak", warm_start__steps=500, evaluation__validation=48, recipe__reward__tests="visible"
+    )
     done = runner.run("--domain", "code", *options, "--versions", "1", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
