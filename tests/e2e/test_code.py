@@ -9,17 +9,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from sandboxes.backends import open_backend
-from sandboxes.types import SandboxUnavailable
+from tests.backends import backend_or_skip
 from tests.e2e.conftest import Runner
 
 
 @pytest.fixture(scope="module")
 def backend() -> str:
-    try:
-        return open_backend("auto").name
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
+    return backend_or_skip().name
 
 
 @pytest.mark.timeout(900)

@@ -21,9 +21,9 @@ from graph.progress import Progress
 from graph.services import JobRunner, make_trainer
 from graph.state import Deps
 from graph.versions import BasePolicy, Version, eval_file, proxy_scores, train_spec
-from sandboxes.backends import open_backend
 from sandboxes.types import SandboxUnavailable
 from tests.agents.situations import finding, lower_rate, situation
+from tests.backends import backend_or_skip
 from tests.trainer.rollout_tables import healthy
 from tests.trainer.rollout_tables import table as table_of
 from trainer.types import (
@@ -47,10 +47,7 @@ PYTHON_DIAGNOSTIC = Diagnostic(
 
 @pytest.fixture
 def backend() -> str:
-    try:
-        return open_backend("auto").name
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
+    return backend_or_skip().name
 
 
 def opened(root: Path, wanted: str, said: list[str] | None = None) -> HarnessSandbox:

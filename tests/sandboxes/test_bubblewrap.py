@@ -20,7 +20,7 @@ from sandboxes.bubblewrap import BubblewrapBackend
 from sandboxes.owners import this_process
 from sandboxes.rootfs import PYTHON
 from sandboxes.types import MIB, Limits, Owner, SandboxUnavailable
-from tests.sandboxes.conftest import opened
+from tests.backends import backend_or_skip
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Limits(memory_mb=96, pids=16, disk_mb=8)
@@ -28,7 +28,7 @@ SMALL = Limits(memory_mb=96, pids=16, disk_mb=8)
 
 @pytest.fixture(scope="module")
 def bubblewrap() -> BubblewrapBackend:
-    backend = opened("bubblewrap")
+    backend = backend_or_skip("bubblewrap")
     assert isinstance(backend, BubblewrapBackend)
     return backend
 

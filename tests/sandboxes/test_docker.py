@@ -26,7 +26,7 @@ from sandboxes.docker import DockerBackend, DockerSandbox
 from sandboxes.docker_engine import Gone
 from sandboxes.docker_streams import Stream
 from sandboxes.types import MIB, Limits, Owner, SandboxFailure, SandboxUnavailable
-from tests.sandboxes.conftest import opened
+from tests.backends import backend_or_skip
 from tests.sandboxes.test_leftovers import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ LIMITS = Limits(memory_mb=64, pids=16, disk_mb=8, inodes=200)
 
 @pytest.fixture(scope="module")
 def docker() -> DockerBackend:
-    backend = opened("docker")
+    backend = backend_or_skip("docker")
     assert isinstance(backend, DockerBackend)
     return backend
 

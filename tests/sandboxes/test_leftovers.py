@@ -138,9 +138,9 @@ def test_containers_of_nobody_we_know_are_left_alone(owner: Owner) -> None:
     from sandboxes.docker import DockerBackend
     from sandboxes.docker_container import labels
     from sandboxes.images import image_name
-    from tests.sandboxes.conftest import opened
+    from tests.backends import backend_or_skip
 
-    opened("docker")
+    backend_or_skip("docker")
     api = docker.from_env().api
     gone = subprocess.Popen(["true"])
     gone.wait()

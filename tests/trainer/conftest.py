@@ -7,18 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from sandboxes.types import Executor, SandboxUnavailable
+from sandboxes.types import Executor
+from tests.backends import backend_or_skip
 
 
 @pytest.fixture(scope="session")
 def executor() -> Iterator[Executor]:
     """Warm workers on the backend that works here, or the test's skip with the remedy."""
-    from sandboxes.backends import open_backend
     from trainer.execution import IsolatedPrograms
 
-    try:
-        backend = open_backend("auto")
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    with closing(IsolatedPrograms(backend.name, "tests")) as programs:
+    with closing(IsolatedPrograms(backend_or_skip().name, "tests")) as programs:
         yield programs

@@ -6,19 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxes.types import Executor, SandboxUnavailable
+from sandboxes.types import Executor
+from tests.backends import backend_or_skip
 
 
 @pytest.fixture(scope="session")
 def executor() -> Iterator[Executor]:
     """Warm workers on the backend that works here, or the test's skip with the remedy."""
-    from sandboxes.backends import open_backend
     from sandboxes.owners import this_process
     from sandboxes.pool import Pool
 
-    try:
-        pool = Pool(open_backend("auto"), this_process("tests", lifetime_s=1800.0), workers=2)
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
+    pool = Pool(backend_or_skip(), this_process("tests", lifetime_s=1800.0), workers=2)
     yield pool
     pool.close()
