@@ -53,7 +53,7 @@ test: lint
 # Every sandbox must work here: what `make test` skips or leaves out, this demands. The engine is that of DOCKER_HOST, or the
 # local one; .ci/run shows how to start a private one. A stale image is rebuilt.
 test-docker: export OMP_NUM_THREADS = 1
-test-docker: export EVOTRAINER_TEST_SANDBOXES = docker,bubblewrap
+test-docker: export TEST_SANDBOXES = docker,bubblewrap
 test-docker: $(STAMP)
 	@$(PY) -m sandboxes.images build || { \
 	    echo 'make test-docker: needs a Docker engine: systemctl start docker, or DOCKER_HOST=unix:///path/to/docker.sock' >&2; exit 1; }

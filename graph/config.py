@@ -26,7 +26,8 @@ OPEN_TABLES = frozenset({"recipe.reward.weights"})
 
 
 class RunSection(Record):
-    """What to run, where, and for how long. ``name`` empty means a name made from domain and seed."""
+    """What to run, where, and for how long. ``name`` empty means a name made from domain and seed; ``sandbox_image``
+    and ``docker_runtime`` (such as gVisor's ``runsc``) empty mean our own image and the engine's own runtime."""
 
     domain: str = "math"
     backend: str = "embedded"
@@ -34,6 +35,8 @@ class RunSection(Record):
     name: str = ""
     runs_dir: str = "runs"
     sandbox: str = "auto"
+    sandbox_image: str = ""
+    docker_runtime: str = ""
     seed: Annotated[int, Field(ge=0)] = 0
     versions: Annotated[int, Field(ge=0, le=1000)] = 8
     minutes: Annotated[float, Field(gt=0)] = 5.0

@@ -64,6 +64,7 @@ def check(resolved: Resolved) -> None:
     from trainer.harness_files import parse_harness
     from trainer.seed_harness import load_seed_files
 
+    isolation.settle(config.run)
     python_parts = parse_harness(load_seed_files(config.run.domain), "").python_parts
     sandbox = isolation.choose(config.run.domain, config.run.sandbox, python_parts).backend
     with opened_domain(config.run.domain, config.run.tasks or None, sandbox=sandbox, run="check") as domain:
@@ -138,6 +139,7 @@ def _loop(
     clock = Clock(root / "clock.json")
     parallel = config.trainer.parallel or os.cpu_count() or 1
     jobs = JobRunner(make_trainer(config.run.backend, parallel), clock, progress, parallel)
+    isolation.settle(config.run)
     isolated = isolation.of_run(root, config.run.domain, config.run.sandbox)
     parts = isolation.HarnessSandbox(root, run_id, progress.say)
     deps = make_deps(root, run_id, config, options, jobs, progress, isolated.backend, parts)

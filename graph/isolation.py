@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from graph.config import RunSection
 from graph.record import read_record, write_atomic
 from sandboxes.backends import open_backend
 from sandboxes.types import Executor, SandboxFailure, SandboxUnavailable
@@ -28,6 +30,19 @@ class Isolated(Record):
     backend: str = "none"
     description: str = "none: nothing is executed"
     parts: str = ""
+
+
+def settle(run: RunSection) -> None:
+    """Put the run's image and runtime where this process and its jobs look for them: a resumed run keeps its own
+    whatever the environment says by then."""
+    for name, value in (
+        ("EVOTRAINER_SANDBOX_IMAGE", run.sandbox_image),
+        ("EVOTRAINER_DOCKER_RUNTIME", run.docker_runtime),
+    ):
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
 
 
 def choose(domain: str, wanted: str, python_parts: Sequence[str] = ()) -> Isolated:

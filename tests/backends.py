@@ -9,7 +9,7 @@ import pytest
 from sandboxes.backends import open_backend
 from sandboxes.types import Backend, SandboxUnavailable
 
-REQUIRED = frozenset(filter(None, os.environ.get("EVOTRAINER_TEST_SANDBOXES", "").split(",")))
+REQUIRED = frozenset(filter(None, os.environ.get("TEST_SANDBOXES", "").split(",")))
 """Backends that must work (continuous integration sets it): there a missing one fails instead of skipping."""
 
 

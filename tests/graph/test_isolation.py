@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from agents.types import Intervention
 from graph import decide, isolation
 from graph.clock import Clock
-from graph.config import RunConfig
+from graph.config import RunConfig, resolve
 from graph.drive import make_deps
 from graph.harnessing import Proposal, commit_candidate
 from graph.isolation import FILE, HarnessSandbox, Isolated, choose, of_run
@@ -59,6 +60,18 @@ def services(root: Path, parts: HarnessSandbox) -> Deps:
     progress = Progress(io.StringIO())
     jobs = JobRunner(make_trainer("embedded", 1), Clock(root / "clock.json"), progress, 1)
     return make_deps(root, "run-1", RunConfig(), {}, jobs, progress, "none", parts)
+
+
+def test_image_and_runtime_are_options_of_the_run_that_its_jobs_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"EVOTRAINER_SANDBOX_IMAGE": "mine:1", "EVOTRAINER_DOCKER_RUNTIME": "runsc"}
+    run = resolve(None, environment, {}, {}).config.run
+    assert (run.sandbox_image, run.docker_runtime) == ("mine:1", "runsc")
+    for name in environment:
+        monkeypatch.setenv(name, "of another run")
+    isolation.settle(run)
+    assert {name: os.environ[name] for name in environment} == environment
+    isolation.settle(RunConfig().run)
+    assert not environment.keys() & os.environ.keys()
 
 
 def test_a_domain_that_executes_nothing_gets_no_sandbox_before_there_is_python(tmp_path: Path, backend: str) -> None:
