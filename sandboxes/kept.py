@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sandboxes import archives, rootfs
-from sandboxes.pipes import CHUNK, PipeChannel
+from sandboxes.pipes import CHUNK, TAKE, PipeChannel
 from sandboxes.types import ENVIRONMENT, MIB, Executed, Limits, SandboxFailure
 
 START_S = 30.0
@@ -22,16 +22,8 @@ GRACE_S = 10.0
 """How much later than the keeper we lose patience, and take the whole sandbox down."""
 COPY_S = 60.0
 """Wall limit of moving files."""
-BOOTSTRAP = """
-import os
-def take(size):
-    data = b""
-    while len(data) < size:
-        chunk = os.read(0, size - len(data))
-        if not chunk:
-            os._exit(0)
-        data += chunk
-    return data
+BOOTSTRAP = f"""
+{TAKE}
 exec(compile(take(int.from_bytes(take(4), "big")), "keeper", "exec"))
 """
 TAR = "exec tar --create --file=- --format=gnu --sparse --sort=name --ignore-failed-read --numeric-owner --"

@@ -17,6 +17,18 @@ TAIL = 2048
 ENDING_S = 0.5
 PATIENCE_S = 1.0
 """How long a write waits for a reader that takes nothing; what is left then goes out while reading."""
+TAKE = """
+import os
+def take(size):
+    data = b""
+    while len(data) < size:
+        chunk = os.read(0, size - len(data))
+        if not chunk:
+            os._exit(0)
+        data += chunk
+    return data
+"""
+"""The other end of ``write``: Python source, for programs that are themselves sent over the channel."""
 
 
 class PipeChannel:

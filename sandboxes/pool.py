@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
+from sandboxes.pipes import TAKE
 from sandboxes.types import (
     ENVIRONMENT,
     MIB,
@@ -56,18 +57,11 @@ environment = { ({**ENVIRONMENT, "PYTHONHASHSEED": "0"})!r}
 os.execve(sys.executable, [sys.executable, "-s", "-S", "-B", "-c", sys.argv[1]], environment)
 """
 # Each module has builtins of its own, which no program can replace.
-_SECOND = """
+_SECOND = f"""
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-import builtins, marshal, os
-def take(size):
-    data = b""
-    while len(data) < size:
-        chunk = os.read(0, size - len(data))
-        if not chunk:
-            os._exit(0)
-        data += chunk
-    return data
+import builtins, marshal
+{TAKE}
 once, sources = marshal.loads(take(int.from_bytes(take(4), "big")))
 for name, source in sources:
     module = type(sys)(name)

@@ -11,17 +11,9 @@ from trainer.domains.code.features import FEATURES, features
 from trainer.domains.code.formats import read_programs
 from trainer.domains.code.grading import grade
 from trainer.domains.code.prompts import reworded
-from trainer.domains.splits import Interval, Split, content_hash, seeded
+from trainer.domains.filesplits import FileSplits
+from trainer.domains.splits import Split, content_hash, seeded
 from trainer.types import Case, Demonstration, InputError, Judged, Task, Tests
-
-# 80/10/10 by content hash. A file is all there is, so validation and sealed have one shard each.
-_RANGES: dict[Split, Interval] = {
-    "train": Interval(0.0, 0.8),
-    "validation": Interval(0.8, 0.9),
-    "sealed": Interval(0.9, 1.0),
-}
-LEAST = 8
-"""Tasks below which a split says nothing."""
 
 
 class FiledCodeDomain:
@@ -42,22 +34,12 @@ class FiledCodeDomain:
         self._executor = executor
         self._whole = {task.id: task for task in self.loaded.tasks}
         # The id hashes what is asked, and nothing else.
-        ordered = sorted(self.loaded.tasks, key=lambda task: task.id)
-        self._splits = {split: [t for t in ordered if span.holds(t.id)] for split, span in _RANGES.items()}
-        for split, members in self._splits.items():
-            if len(members) < LEAST:
-                raise InputError(
-                    f"{path}: its {len(ordered)} tasks leave {len(members)} for the {split} split, at least {LEAST} "
-                    "are needed; add tasks (150 suffice as a rule)"
-                )
-        # A token is at least one byte in the tokenizers supported here.
-        self.prompt_length_hint = max(sum(len(m.content.encode()) + 2 for m in task.messages) for task in ordered)
+        self._splits = FileSplits(path, self.loaded.tasks, lambda task: task.id)
+        self.prompt_length_hint = self._splits.prompt_length_hint
 
     def tasks(self, split: Split, count: int, shard: int = 0) -> list[Task]:
         """Raises InputError for any shard but 0."""
-        if shard != 0:
-            raise InputError(f"a task file has one shard of each split: shard {shard} does not exist, use 0")
-        return [_with_hidden(task, divided(_tests(task))[0]) for task in self._splits[split][:count]]
+        return [_with_hidden(task, divided(_tests(task))[0]) for task in self._splits.take(split, count, shard)]
 
     def gate_tasks(self, validation: Sequence[Task]) -> list[Task]:
         """The same questions under one more line, decided by the cases that were held back. A problem with a single

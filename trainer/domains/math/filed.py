@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.domains.answers import REPLY_FEATURES, final_answer, normalized, reply_features
+from trainer.domains.filesplits import FileSplits
 from trainer.domains.math.domain import MathDomain
-from trainer.domains.splits import Interval, Split, content_hash
+from trainer.domains.splits import Split, content_hash
 from trainer.domains.taskfile import read_tasks
 from trainer.types import Demonstration, InputError, Judged, Message, Task
-
-# 80/10/10 by content hash. A file is all there is, so validation and sealed have one shard each.
-_RANGES: dict[Split, Interval] = {
-    "train": Interval(0.0, 0.8),
-    "validation": Interval(0.8, 0.9),
-    "sealed": Interval(0.9, 1.0),
-}
-LEAST = 8
-"""Tasks below which a split says nothing."""
 
 GATE_INSTRUCTION = "Solve this and give only the final answer at the end."
 
@@ -44,24 +36,13 @@ class FiledMathDomain:
                     f"{task.messages[-1].content[:40]!r}; only {self.name!r} tasks can be used here"
                 )
         # The question alone decides the split: two answers to one question must not be divided.
-        hashed = [(content_hash(*(m.content for m in task.messages)), task) for task in tasks]
-        hashed.sort(key=lambda pair: (pair[0], pair[1].id))
-        self._splits = {split: [t for h, t in hashed if span.holds(h)] for split, span in _RANGES.items()}
-        for split, members in self._splits.items():
-            if len(members) < LEAST:
-                raise InputError(
-                    f"{path}: its {len(tasks)} tasks leave {len(members)} for the {split} split, at least {LEAST} "
-                    "are needed; add tasks (150 suffice as a rule)"
-                )
-        # A token is at least one byte in the tokenizers supported here.
-        self.prompt_length_hint = max(sum(len(m.content.encode()) + 2 for m in task.messages) for task in tasks)
+        self._splits = FileSplits(path, tasks, lambda task: content_hash(*(m.content for m in task.messages)))
+        self.prompt_length_hint = self._splits.prompt_length_hint
         self._generated = MathDomain()
 
     def tasks(self, split: Split, count: int, shard: int = 0) -> list[Task]:
         """Raises InputError for any shard but 0."""
-        if shard != 0:
-            raise InputError(f"a task file has one shard of each split: shard {shard} does not exist, use 0")
-        return self._splits[split][:count]
+        return self._splits.take(split, count, shard)
 
     def gate_tasks(self, validation: Sequence[Task]) -> list[Task]:
         """The same questions under one more instruction line. Weaker than the gate of generated

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from trainer.domains import load_domain
-from trainer.domains.math.filed import GATE_INSTRUCTION, LEAST
+from trainer.domains.filesplits import LEAST
+from trainer.domains.math.filed import GATE_INSTRUCTION
 from trainer.types import Domain, InputError
 
 
