@@ -1,4 +1,4 @@
-"""Training curves from metrics files in verl's ``file`` logger shape."""
+"""Training curves, from metrics files in verl's ``file`` logger shape and from stored rollouts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ from pathlib import Path
 import numpy as np
 
 from graph.report_types import Curve
+from trainer.evidence import open_rollouts
+from trainer.sql import select
 
 TOKENS = "tokens/total"
-METRICS = ("outcome/mean", "critic/score/mean", "response_length/mean", "actor/entropy", "signal/dead_groups")
+METRICS = (
+    "outcome/mean",
+    "critic/score/mean",
+    "signal/dead_groups",
+    "signal/dead_groups_all_fail",
+    "signal/dead_groups_all_pass",
+    "actor/entropy",
+    "rollout/mean_logprob",
+    "response_length/mean",
+    "response_length/clip_ratio",
+)
 MAX_POINTS = 32
+K = 4
+"""Samples of the pass@k curve: fewer than any usual group has, so that versions with other group sizes compare."""
+PASS_AT_K = f"outcome/pass@{K}"
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, float]]:
@@ -32,16 +47,44 @@ def read_metrics(path: Path) -> Iterator[dict[str, float]]:
             continue
 
 
-def read_curves(metrics_files_by_version: Mapping[str, Sequence[Path]]) -> tuple[Curve, ...]:
-    """Curves of every version and metric of ``METRICS`` that its files (one per seed) have; x is ``tokens/total``."""
+def read_curves(
+    metrics_files: Mapping[str, Sequence[Path]], rollouts: Mapping[str, Sequence[Path]] | None = None
+) -> tuple[Curve, ...]:
+    """Curves of every version (both arguments map a version to one path per seed) and metric of ``METRICS`` that its
+    files have, and pass@k from its rollout directories; x is ``tokens/total``. Raises InputError for damaged rollouts."""
     curves = []
-    for version, paths in metrics_files_by_version.items():
+    for version, paths in metrics_files.items():
         seeds = [[row for row in read_metrics(path) if TOKENS in row] for path in paths]
-        for metric in METRICS:
-            series = [[(row[TOKENS], row[metric]) for row in rows if metric in row] for rows in seeds]
-            if curve := average(version, metric, [points for points in series if points]):
+        series = {m: [[(row[TOKENS], row[m]) for row in rows if m in row] for rows in seeds] for m in METRICS}
+        series[PASS_AT_K] = pass_at_k_series((rollouts or {}).get(version, ()))
+        for metric, by_seed in series.items():
+            if curve := average(version, metric, [points for points in by_seed if points]):
                 curves.append(curve)
     return tuple(curves)
+
+
+def pass_at_k_series(directories: Sequence[Path]) -> list[list[tuple[float, float]]]:
+    """Per seed, (tokens sampled so far, pass@k over the step's groups of at least ``K``) of every step.
+
+    pass@k is the unbiased 1 − C(n−c, k)/C(n, k) for c of n solved (Chen et al. 2021, arXiv 2107.03374, equation 1).
+    """
+    if not directories:
+        return []
+    unsolved = " * ".join(f"(n - solved - {i}) / (n - {i})" for i in range(K))
+    query = f"""
+        WITH groups AS (SELECT seed, step, count(*) AS n, sum((outcome = 1)::INT) AS solved, sum(response_length) AS tokens
+                FROM rollouts GROUP BY seed, step, group_id),
+            steps AS (SELECT seed, step, sum(tokens) AS tokens,
+                avg(CASE WHEN n - solved < {K} THEN 1.0 ELSE 1 - {unsolved} END) FILTER (n >= {K}) AS reach
+                FROM groups GROUP BY seed, step)
+        SELECT seed, sum(tokens) OVER (PARTITION BY seed ORDER BY step)::DOUBLE AS total, reach FROM steps ORDER BY seed, step"""
+    with open_rollouts(directories) as connection:
+        rows = select(connection, query, max_rows=10**7).to_pylist()
+    series: dict[int, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["reach"] is not None:
+            series.setdefault(row["seed"], []).append((row["total"], row["reach"]))
+    return list(series.values())
 
 
 def average(version: str, metric: str, seeds: Sequence[Sequence[tuple[float, float]]]) -> Curve | None:

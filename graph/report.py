@@ -7,6 +7,7 @@ policy that forbids scripts and every outside resource, so that a mistake in a t
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,9 @@ from markupsafe import Markup, escape
 
 from agents.types import Prediction
 from graph import svg
-from graph.curves import read_curves
+from graph.curves import PASS_AT_K, K
 from graph.record import write_atomic
 from graph.report_types import Estimate, ReportData, VersionRow
-
-__all__ = ["read_curves", "render_report"]
 
 MARKS: Mapping[str, str] = {
     "promoted": "✓", "provisional": "◐", "rejected": "✗", "undecided": "?", "invalid": "!", "unconfirmed": "≈",
@@ -29,20 +28,41 @@ MARKS: Mapping[str, str] = {
 }  # fmt: skip
 # Metric, title, whether it is a share, what to look for.
 CHARTS: Sequence[tuple[str, str, bool, str]] = (
-    ("outcome/mean", "Outcome", True, "tasks solved by the fixed verifier"),
-    ("critic/score/mean", "Training reward", False, "what the policy is paid; far from the outcome, it is being gamed"),
-    ("response_length/mean", "Response length", False, "tokens"),
-    ("actor/entropy", "Entropy", False, "nats per token; near zero, exploration has collapsed"),
-    ("signal/dead_groups", "Dead groups", True, "groups without reward spread teach GRPO nothing"),
+    ("outcome/mean", "Outcome", True, "replies the fixed verifier accepts"),
+    (PASS_AT_K, f"pass@{K}", True, f"tasks that one of {K} samples solves; falling, variety is spent"),
+    ("critic/score/mean", "Training reward", False, "what is paid; rising without the outcome, it is gamed"),
+    ("signal/dead_groups_all_fail", "Dead groups: all fail", True, "tasks out of reach teach nothing"),
+    ("signal/dead_groups_all_pass", "Dead groups: all pass", True, "mastered tasks teach nothing either"),
+    ("actor/entropy", "Entropy", False, "nats per token; near zero, exploration has ended"),
+    ("rollout/mean_logprob", "Mean log-probability", False, "of sampled tokens; near zero, replies are certain"),
+    ("response_length/mean", "Response length", False, "tokens; growth without outcome is padding"),
+    ("response_length/clip_ratio", "Cut off", True, "replies that reach the length limit"),
 )
+STORY_CHARTS = frozenset({"outcome/mean", PASS_AT_K, "actor/entropy"})
 PALETTE = 7
-UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 MAX_TEXT = 4000
+FARTHEST = 6.0
+"""Realised effects are drawn up to this multiple of the predicted one."""
+HIDDEN = re.compile(r"[^\n\t -~]")
 
 
 def render_report(data: ReportData, out: Path) -> None:
     """Write ``data`` as one HTML page to ``out``, replacing it as a whole; raises OSError where that cannot be done."""
-    write_atomic(out, UNPRINTABLE.sub("\ufffd", environment().get_template("report.html").render(context(data))))
+    write_atomic(out, visible(environment().get_template("report.html").render(context(data))))
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that would act or hide (controls, directions, joiners, lone surrogates) shown:
+    ``␛`` for an escape, ``⟨U+202E⟩`` for a right-to-left override."""
+
+    def shown(match: re.Match[str]) -> str:
+        char = match.group()
+        if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+            return char
+        code = ord(char)
+        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+    return HIDDEN.sub(shown, text)
 
 
 @cache
@@ -62,6 +82,8 @@ def environment() -> Environment:
         "clip": clip,
         "difflines": diff_lines,
         "dotted": dotted,
+        "effect": effect,
+        "bounds": bounds,
     }
     env.globals |= {"marks": MARKS, "held": held, "arrow": {"up": "↑", "down": "↓"}}
     return env
@@ -82,6 +104,9 @@ def context(data: ReportData) -> dict[str, Any]:
         "comparison": comparison(data),
         "lineage": lineage(data, css),
         "charts": charts(data, css),
+        "story_charts": {r.version: story_charts(data, r) for r in data.versions if r.parent},
+        "predictions": predictions(data),
+        "heat": [(rates, svg.heat_row(rates.rates, f"Solve rates of {rates.version}")) for rates in data.rates],
         "forests": {r.version: svg.interval_row([(r.delta, r.verdict)], forest, 26, True) for r in data.versions if r.delta},
         "forest_axis": svg.axis_row(forest, [pp(t, 0) if t else "0" for t in forest.ticks]) if deltas else "",
     }  # fmt: skip
@@ -95,7 +120,10 @@ def headline(data: ReportData) -> str:
     if not data.champion:
         return "No version has been evaluated yet."
     if data.champion == data.baseline:
-        return f"No candidate was promoted: the baseline {data.baseline} is still the champion."
+        tried = sum(row.delta is not None for row in data.versions)
+        return (
+            f"{counted(tried, 'candidate')} trained, none promoted: the baseline {data.baseline} is still the champion."
+        )
     if data.gain is None:
         return f"{data.champion} is the champion."
     way = "better than" if data.gain.ci_low > 0 else "worse than" if data.gain.ci_high < 0 else "not clearly apart from"
@@ -135,6 +163,43 @@ def charts(data: ReportData, css: Mapping[str, str]) -> list[tuple[str, str, Mar
     return drawn
 
 
+def story_charts(data: ReportData, row: VersionRow) -> list[tuple[str, Markup]]:
+    """Title and picture of a candidate's main curves, beside its parent's."""
+    css = {row.parent: "s-baseline", row.version: "s-champion"}
+    own = sorted((c for c in data.curves if c.version in css and c.x), key=lambda c: c.version == row.version)
+    drawn = []
+    for metric, title, share, _ in CHARTS:
+        curves = [(c, css[c.version]) for c in own if c.metric == metric]
+        if metric in STORY_CHARTS and len(curves) == len(css):
+            drawn.append((title, svg.line_chart(curves, f"{title} of {row.version} and its parent", share)))
+    return drawn
+
+
+def predictions(data: ReportData) -> dict[str, Any] | None:
+    """Realised effects in multiples of the predicted ones, on one axis; None without any."""
+    rows = []
+    for row in data.versions:
+        if row.intervention and row.realised is not None:
+            p = row.intervention.prediction
+            unit = p.min_effect if p.direction == "up" else -p.min_effect
+            times = max(-FARTHEST, min(FARTHEST, row.realised / unit)) if unit else 0.0
+            rows.append((row, p, row.realised, times))
+    if not rows:
+        return None
+    scale = svg.Scale.over([0.0, 1.0, *(times for *_, times in rows)], 6)
+
+    def dot(times: float, css: str) -> Markup:
+        return svg.interval_row(
+            [(Estimate(mean=times, ci_low=min(0, times), ci_high=max(0, times)), css)], scale, 26, True
+        )
+
+    return {
+        "rows": [(row, p, value, dot(times, "good" if held(p, value) else "bad")) for row, p, value, times in rows],
+        "axis": svg.axis_row(scale, [f"{signed(t, 0)} ×" if t else "0" for t in scale.ticks]),
+        "held": sum(held(p, value) for _, p, value, _ in rows),
+    }
+
+
 def lineage(data: ReportData, css: Mapping[str, str]) -> Markup | None:
     def caption(row: VersionRow) -> tuple[str, ...]:
         name = row.factor.rpartition(".")[2]
@@ -159,8 +224,12 @@ def pct(estimate: Estimate) -> str:
 def pp(value: float | Estimate, digits: int = 1) -> str:
     """Percentage points, with the interval where there is one: ``+6.1 pp (+3.2 to +9.0)``."""
     if isinstance(value, Estimate):
-        return f"{pp(value.mean)} ({signed(100 * value.ci_low)} to {signed(100 * value.ci_high)})"
+        return f"{pp(value.mean)} ({bounds(value)})"
     return f"{signed(100 * value, digits)} pp"
+
+
+def bounds(estimate: Estimate) -> str:
+    return f"{signed(100 * estimate.ci_low)} to {signed(100 * estimate.ci_high)}"
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -171,6 +240,15 @@ def num(value: float) -> str:
     """Four significant digits, or all of a whole number."""
     text = f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
     return text.replace("-", "−")
+
+
+def effect(value: float, metric: str) -> str:
+    """A change of ``metric``: in percentage points for a score (they have a slash), else in its own unit."""
+    return pp(value) if "/" in metric else f"{value:+.3g}".replace("-", "−")
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

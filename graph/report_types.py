@@ -70,8 +70,28 @@ class Curve(Record):
     high: tuple[float, ...]
 
 
+class SolveRates(Record):
+    """One version's share of solved samples on each validation task; all versions list the tasks in the same order.
+
+    ``gained`` and ``lost`` count tasks that crossed one half against the parent, up and down.
+    """
+
+    version: str
+    rates: tuple[float, ...]
+    gained: int = 0
+    lost: int = 0
+
+
+class PaidTerm(Record):
+    """One reward term's value on a rollout, and its weight in the reward (0: looked at, not paid)."""
+
+    name: str
+    value: float
+    weight: float
+
+
 class SampleRollout(Record):
-    """One rollout to look at; ``note`` says why it was chosen."""
+    """One training rollout to look at, with every reward term."""
 
     rollout_id: str
     version: str
@@ -82,8 +102,10 @@ class SampleRollout(Record):
     extracted: str | None
     outcome: float
     score: float
+    advantage: float = 0.0
+    response_length: int = 0
     truncated: bool = False
-    note: str = ""
+    terms: tuple[PaidTerm, ...] = ()
 
 
 class HarnessCommit(Record):
@@ -111,7 +133,7 @@ class Command(Record):
 class ReportData(Record):
     """Everything one report shows; all parts but the header may be empty.
 
-    ``gain`` is champion minus baseline on sealed tasks. ``status`` is the run's own word (``done``, ``interrupted`` …).
+    On sealed tasks, ``learned`` is baseline minus warm start and ``gain`` champion minus baseline. ``status`` is the run's own word (``done``, ``interrupted`` …).
     """
 
     run: str
@@ -127,8 +149,10 @@ class ReportData(Record):
     champion: str = ""
     baseline: str = ""
     policies: tuple[PolicyRow, ...] = ()
+    learned: Estimate | None = None
     gain: Estimate | None = None
     versions: tuple[VersionRow, ...] = ()
+    rates: tuple[SolveRates, ...] = ()
     curves: tuple[Curve, ...] = ()
     rollouts: tuple[SampleRollout, ...] = ()
     skills: tuple[SkillRef, ...] = ()

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.types import BacktestReport, Diagnosis, Intervention
+from agents.types import Intervention
 from graph import isolation, versions
-from graph.curves import read_curves
 from graph.record import write_atomic
-from graph.report_types import (
-    Command,
-    CostRow,
-    Estimate,
-    HarnessCommit,
-    PolicyRow,
-    ReportData,
-    SampleRollout,
-    VersionRow,
-)
 from graph.state import Deps, LoopState
 from graph.summary import PolicySummary, Score, Summary, VersionSummary
 from graph.versions import BASE, BASELINE, Version, evaluations, results_of, seeds_of, task_ids, write_tasks
 from trainer.evaluation import Interval, mean_interval, paired_interval, pass_at_k
-from trainer.types import Cost, Evaluation, HealthReport
-
-SAMPLES = 6
+from trainer.types import Evaluation, HealthReport
 
 
 def enter_baseline(deps: Deps, health: HealthReport) -> None:
@@ -69,6 +55,7 @@ def open_sealed(deps: Deps, shard: int) -> None:
 def make_report(deps: Deps, state: LoopState) -> None:
     """Measure the three policies on a fresh sealed shard; write summary.json and report.html."""
     from graph.report import render_report
+    from graph.report_data import report_data
 
     shard, champion = state["reports"], state["champion"]
     open_sealed(deps, shard)
@@ -182,160 +169,3 @@ def peak_rss_mb() -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
-
-
-# ----------------------------------------------------------------------------------- report data
-
-
-def report_data(deps: Deps, summary: Summary) -> ReportData:
-    record = deps.record
-    trained = [BASELINE, *(v.version for v in summary.versions if record.saved(v.version, "training"))]
-    metrics = {v: [r.metrics_file for r in results_of(deps, v).results if r.metrics_file] for v in trained}
-    return ReportData(
-        run=summary.run,
-        domain=summary.domain,
-        sandbox=summary.sandbox,
-        seed=summary.seed,
-        status=f"{summary.status}: {summary.stop}",
-        wall_s=summary.wall_s,
-        train_s=summary.train_s,
-        orchestration_share=summary.orchestration_share,
-        policy=summary.warm_start.checkpoint,
-        protocol_hash=versions.suites_of(record).protocol_hash,
-        champion=summary.champion.version,
-        baseline=BASELINE,
-        policies=tuple(
-            _row(role, p)
-            for role, p in (
-                ("warm start", summary.warm_start),
-                ("baseline", summary.baseline),
-                ("champion", summary.champion),
-            )
-        ),
-        gain=_estimate(summary.gain),
-        versions=(_baseline_row(deps), *(_version_row(deps, v) for v in summary.versions)),
-        curves=read_curves(metrics),
-        rollouts=tuple(_samples(deps, summary.champion.version)),
-        skills=tuple(r for r in _skill_refs(deps) if r.name in own_skills(record.root)),
-        history=tuple(HarnessCommit(commit=c, subject=s) for c, s in deps.harness.story()),
-        costs=tuple(_costs(deps, trained)),
-        commands=(
-            Command(purpose="history of the harness", command=f"git -C '{summary.harness}' log --graph --first-parent"),
-            Command(
-                purpose="one version",
-                command=f"python -m graph.runs show '{record.root}' --version {summary.champion.version}",
-            ),
-            Command(purpose="more budget", command=f"python -m graph.run --resume '{record.root}' --minutes M"),
-        ),
-    )
-
-
-def _skill_refs(deps: Deps) -> Sequence[Any]:
-    from graph.decide import skill_refs
-
-    return skill_refs(deps)
-
-
-def _estimate(score: Score | None) -> Estimate | None:
-    return None if score is None else Estimate(**score.model_dump())
-
-
-def _row(role: str, p: PolicySummary) -> PolicyRow:
-    return PolicyRow(
-        role=role,
-        version=p.version,
-        sealed=_estimate(p.sealed),
-        validation=_estimate(p.validation),
-        checkpoint=p.checkpoint,
-    )
-
-
-def _baseline_row(deps: Deps) -> VersionRow:
-    version = deps.record.load(BASELINE, "version", Version)
-    return VersionRow(
-        version=BASELINE,
-        verdict="baseline",
-        seeds=seeds_of(deps.record, BASELINE),
-        harness_commit=version.harness_commit,
-    )
-
-
-def _version_row(deps: Deps, v: VersionSummary) -> VersionRow:
-    record = deps.record
-    parent = record.load(v.parent, "version", Version)
-    old, new = "", ""
-    patch = ""
-    if v.harness_commit:
-        patch = deps.harness.diff(parent.harness_commit, v.harness_commit).patch
-        old, new = (_value(deps, c, v.factor) for c in (parent.harness_commit, v.harness_commit))
-    delta = None
-    if v.delta is not None and v.ci_low is not None and v.ci_high is not None:
-        n = versions.suites_of(record).protocol.validation
-        delta = Estimate(mean=v.delta, ci_low=v.ci_low, ci_high=v.ci_high, n=n)
-    verdict: Any = v.verdict
-    return VersionRow(
-        version=v.version,
-        parent=v.parent,
-        verdict=verdict,
-        reasons=v.reasons,
-        factor=v.factor,
-        old=old,
-        new=new,
-        realised=v.realised,
-        delta=delta,
-        seeds=v.seeds,
-        harness_commit=v.harness_commit,
-        diagnosis=record.load(v.version, "diagnosis", Diagnosis),
-        intervention=record.load(v.version, "intervention", Intervention),
-        backtest=record.load(v.version, "backtest", BacktestReport),
-        diff=patch,
-    )
-
-
-def _value(deps: Deps, commit: str, factor: str) -> str:
-    """A factor's value at a commit, empty where it has none there."""
-    harness = deps.harness.load(commit)
-    if factor.startswith("reward.term."):
-        term = harness.terms.get(factor.rsplit(".", 1)[1])
-        return (term.sql or term.python) if term else ""
-    node: Any = harness.recipe.model_dump(mode="json")
-    for part in factor.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return "" if node is None else json.dumps(node)
-
-
-def _samples(deps: Deps, version: str) -> Sequence[SampleRollout]:
-    """A few rollouts of the champion's last steps: solved and unsolved in turn."""
-    from trainer.evidence import open_rollouts
-
-    directories = [r.rollouts_dir for r in results_of(deps, version).results if r.rollouts_dir]
-    query = (
-        "SELECT rollout_id, step, prompt, response, answer, extracted, outcome, score, truncated FROM ("
-        " SELECT *, row_number() OVER (PARTITION BY outcome ORDER BY step DESC, rollout_id) AS place FROM rollouts"
-        f") WHERE place <= {SAMPLES // 2} ORDER BY outcome DESC, place"
-    )
-    with open_rollouts(directories) as connection:
-        cursor = connection.execute(query)
-        names = [d[0] for d in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    return [
-        SampleRollout(version=version, note="solved" if row["outcome"] == 1.0 else "not solved", **row) for row in rows
-    ]
-
-
-def _costs(deps: Deps, trained: Sequence[str]) -> Sequence[CostRow]:
-    return [
-        CostRow(item=f"training {v}", cost=add_costs([r.cost for r in results_of(deps, v).results])) for v in trained
-    ]
-
-
-def add_costs(costs: Sequence[Cost]) -> Cost:
-    """Sums, and the largest peak."""
-    return Cost(
-        wall_s=sum(c.wall_s for c in costs),
-        cpu_s=sum(c.cpu_s for c in costs),
-        steps=sum(c.steps for c in costs),
-        rollouts=sum(c.rollouts for c in costs),
-        tokens=sum(c.tokens for c in costs),
-        peak_rss_mb=max((c.peak_rss_mb for c in costs), default=0.0),
-    )

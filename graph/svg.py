@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -100,6 +101,32 @@ def axis_row(scale: Scale, labels: Sequence[str]) -> Markup:
     return element("svg", *texts, class_="interval axis", width="100%", height=18, aria_hidden="true")
 
 
+# ------------------------------------------------------------------------- heat map
+
+HEAT_LEVELS = 10
+HEAT_COLUMNS = 512
+
+
+def heat_row(rates: Sequence[float], label: str) -> Markup:
+    """One row of a heat map, a column per rate (0 to 1), darker for more; beyond ``HEAT_COLUMNS`` neighbours are averaged.
+
+    Columns of one level share a path: a cell costs about ten bytes.
+    """
+    size = math.ceil(len(rates) / HEAT_COLUMNS)
+    cells = [sum(part) / len(part) for part in (rates[i : i + size] for i in range(0, len(rates), size))]
+    paths: dict[int, list[str]] = {}
+    column = 0
+    for level, run in groupby(round(HEAT_LEVELS * rate) for rate in cells):
+        width = len(list(run))
+        paths.setdefault(level, []).append(f"M{column} 0h{width}v1h-{width}z")
+        column += width
+    drawn = [
+        element("path", d="".join(d), fill_opacity=level / HEAT_LEVELS) for level, d in sorted(paths.items()) if level
+    ]
+    box = f"0 0 {column} 1"
+    return element("svg", *drawn, viewBox=box, preserveAspectRatio="none", class_="heat", role="img", aria_label=label)
+
+
 # --------------------------------------------------------------------------- curves
 
 WIDTH, HEIGHT = 360, 210
@@ -166,7 +193,7 @@ class Node(NamedTuple):
     captions: tuple[str, ...]
 
 
-COLUMN, MAIN_Y, SIDE_Y = 132, 74, 142
+COLUMN, MAIN_Y, SIDE_Y = 112, 74, 142
 
 
 def lineage(nodes: Sequence[Node], champion: str) -> Markup:
@@ -201,7 +228,7 @@ def lineage(nodes: Sequence[Node], champion: str) -> Markup:
         ring = [element("circle", cx=x, cy=y, r=13, class_="ring")] if node.name == champion else []
         dot = element("circle", element("title", " · ".join(node.captions)), cx=x, cy=y, r=8, class_=f"node {node.css}")
         dots.append(element("g", *ring, dot, *captions))
-    width, height = COLUMN * len(nodes), SIDE_Y + 62
+    width, height = COLUMN * len(nodes), max(y + 62 if y == SIDE_Y else y + 26 for _, y in at.values())
     return element("svg", *edges, *dots, class_="lineage", width=width, height=height, role="img", aria_label="Lineage")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,19 +14,24 @@ from hypothesis import strategies as st
 
 from agents.types import BacktestReport, Check, Diagnosis, Dropped, Intervention, Prediction, SkillRef
 from graph import svg
-from graph.curves import average, read_metrics
-from graph.report import context, environment, held, read_curves, render_report
+from graph.curves import PASS_AT_K, K, average, pass_at_k_series, read_curves, read_metrics
+from graph.report import context, environment, held, render_report, visible
 from graph.report_types import (
     Command,
     CostRow,
     Curve,
     Estimate,
     HarnessCommit,
+    PaidTerm,
     PolicyRow,
     ReportData,
     SampleRollout,
+    SolveRates,
     VersionRow,
 )  # fmt: skip
+from tests.trainer.rollout_tables import GROUPS, STEPS, Columns, N
+from tests.trainer.rollout_tables import write as write_rollouts
+from trainer.evaluation import pass_at_k
 from trainer.types import Cost, Finding, HarnessEdit, ReplayReport, SetOption
 
 VOID = {"meta", "link", "br", "wbr", "img", "hr", "input"}
@@ -88,16 +95,17 @@ def full(text: str) -> ReportData:
     curve = Curve(version="v0001", metric="outcome/mean", seeds=2, x=(1, 2), mean=(0, 1), low=(0, 0.9), high=(0, 1))
     return ReportData(
         run=text, domain=text, seed=1, status=text, wall_s=3723, train_s=61, orchestration_share=0.03, policy=text,
-        protocol_hash=text, champion="v0001", baseline="v0000", gain=estimate(0.06),
+        protocol_hash=text, champion="v0001", baseline="v0000", gain=estimate(0.06), learned=estimate(0.18),
         policies=(
             PolicyRow(role="champion", version="v0001", sealed=estimate(0.7), validation=estimate(0.71)),
             PolicyRow(role=text, version=text, checkpoint=text),
         ),
         versions=(VersionRow(version="v0000", verdict="baseline"), candidate),
-        curves=(curve,),
+        rates=(SolveRates(version="v0000", rates=(1.0, 0.0)), SolveRates(version=text, rates=(0.5, 0.9), gained=3, lost=2)),
+        curves=(curve, curve.model_copy(update={"version": "v0000"})),
         rollouts=(SampleRollout(
             rollout_id=text, version=text, step=3, prompt=text, response=text, answer=text, extracted=text, outcome=0.0,
-            score=-0.5, truncated=True, note=text,
+            score=-0.5, truncated=True, terms=(PaidTerm(name=text, value=0.25, weight=2.0),),
         ),),
         skills=(SkillRef(name=text, description=text, domains=(text,), trigger=text, factor=text, value=text, body=text),),
         history=(HarnessCommit(commit="c" * 40, subject=text, body=text),),
@@ -121,7 +129,8 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert not [name for name, _ in outline.attributes if name.startswith("on")]
     assert "<script>alert(1)</script></details>" in outline.text  # shown, not run
     assert "{{ 7 * 7 }}" in outline.text and "漢字" in outline.text
-    assert "\x00" not in page
+    assert "␀" in outline.text and "⟨U+202E⟩" in outline.text and "⟨U+D800⟩" in outline.text
+    assert not {"\x00", "\u202e"} & {*page}
 
 
 def test_page_needs_no_network(tmp_path: Path) -> None:
@@ -158,7 +167,7 @@ def test_any_text_renders_balanced(text: str) -> None:
 @pytest.mark.parametrize(
     ("champion", "gain", "words"),
     [
-        ("v0000", None, "No candidate was promoted"),
+        ("v0000", None, "1 candidate trained, none promoted: the baseline v0000"),
         ("v0001", 0.06, "better than the baseline: +6.0 pp"),
         ("v0001", 0.01, "not clearly apart from the baseline"),
         ("v0001", -0.06, "worse than the baseline: −6.0 pp"),
@@ -173,6 +182,28 @@ def test_headline_says_what_the_interval_allows(champion: str, gain: float | Non
 def test_prediction_holds_only_with_direction_and_size(direction: str, realised: float, expected: bool) -> None:
     prediction = Prediction.model_validate({"metric": "m", "direction": direction, "min_effect": 0.1})
     assert held(prediction, realised) is expected
+
+
+@given(st.text())
+def test_what_acts_or_hides_is_shown_and_the_rest_stays(text: str) -> None:
+    page = visible(text)
+    assert all(c.isprintable() or c in "\n\t\u3000\xa0" or c.isspace() for c in page)
+    assert visible(page) == page
+    if text.isprintable():
+        assert page == text
+
+
+def test_a_prediction_is_drawn_in_multiples_of_what_was_predicted() -> None:
+    drawn = context(full("x"))["predictions"]
+    assert drawn["held"] == 1  # predicted down by 0.1, realised -0.2
+    assert "2.0000" in drawn["rows"][0][-1] and "good" in drawn["rows"][0][-1]
+    assert context(ReportData(run="r", domain="math", seed=1, status="s", wall_s=0))["predictions"] is None
+
+
+def test_every_reward_term_of_a_sample_is_shown_with_what_it_paid(tmp_path: Path) -> None:
+    text = " ".join(Outline(rendered(full("brevity"), tmp_path)).text.split())
+    assert "Reward termValueWeightPaid brevity0.2520.5" in text
+    assert "+3 −2 tasks" in text
 
 
 # --------------------------------------------------------------------------- curves
@@ -212,6 +243,20 @@ def test_missing_file_and_no_points(tmp_path: Path) -> None:
     assert read_curves({"v": [tmp_path / "none"]}) == ()
 
 
+def test_pass_at_k_per_step_is_the_unbiased_one_over_groups(tmp_path: Path) -> None:
+    def solved(c: Columns) -> None:
+        c["outcome"] = (c["outcome"] * 0 + (c["rollout_id"] < "r000003")).astype(float)  # three of the first group
+
+    (series,) = pass_at_k_series([write_rollouts(tmp_path / "rollouts", solved)])
+    first = pass_at_k([[1.0] * 3 + [0.0] * (N - 3), *[[0.0] * N] * (GROUPS - 1)], K)
+    assert [y for _, y in series] == pytest.approx([first] + [0.0] * (STEPS - 1))
+    step_tokens = GROUPS * sum(18 + member % 3 for member in range(N))
+    assert series[0][0] == pytest.approx(step_tokens, rel=0.01)  # lengths follow rows, not members
+    assert [x for x, _ in series] == sorted({x for x, _ in series})
+    (curve,) = read_curves({"v": [tmp_path / "none"]}, {"v": [tmp_path / "rollouts"]})
+    assert (curve.metric, curve.seeds) == (PASS_AT_K, 1)
+
+
 points = st.lists(st.tuples(st.floats(0, 1e7), st.floats(-1e3, 1e3)), min_size=1, max_size=60)
 
 
@@ -240,6 +285,20 @@ def test_ticks_enclose_the_data(low: float, span: float, count: int) -> None:
 def test_elements_escape_text_but_not_elements() -> None:
     inner = svg.element("title", "a<b")
     assert svg.element("g", inner, class_='"x"') == '<g class="&#34;x&#34;"><title>a&lt;b</title></g>'
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=1500))
+def test_a_heat_row_covers_every_column_once(rates: list[float]) -> None:
+    row = svg.heat_row(rates, "x")
+    columns = int(re.search(r'viewBox="0 0 (\d+) 1"', row).group(1))  # type: ignore[union-attr]
+    assert columns == math.ceil(len(rates) / math.ceil(len(rates) / svg.HEAT_COLUMNS)) <= svg.HEAT_COLUMNS
+    cells = [(int(x), int(width)) for x, width in re.findall(r"M(\d+) 0h(\d+)v1", row)]
+    covered = [x + i for x, width in cells for i in range(width)]
+    assert len(covered) == len({*covered}) and {*covered} <= {*range(columns)}
+    if len(rates) == columns:
+        assert {*range(columns)} - {*covered} == {
+            i for i, rate in enumerate(rates) if round(rate * svg.HEAT_LEVELS) == 0
+        }
 
 
 def test_lineage_survives_unknown_and_circular_parents() -> None:

@@ -1,0 +1,230 @@
+"""Gathers what the report of a run shows, from its record, its rollouts and its harness repository."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agents.types import BacktestReport, Diagnosis, Intervention
+from graph import versions
+from graph.curves import read_curves
+from graph.decide import skill_refs
+from graph.report_types import (
+    Command,
+    CostRow,
+    Estimate,
+    HarnessCommit,
+    PaidTerm,
+    PolicyRow,
+    ReportData,
+    SampleRollout,
+    SolveRates,
+    VersionRow,
+)
+from graph.reporting import own_skills
+from graph.state import Deps
+from graph.summary import PolicySummary, Score, Summary, VersionSummary
+from graph.versions import BASELINE, Version, evaluations, results_of, seeds_of
+from trainer.evaluation import score_array
+from trainer.evidence import open_rollouts
+from trainer.sql import select
+from trainer.types import Cost
+
+SAMPLE_TASKS = 3
+SOLVED_RATE = 0.5
+"""A task counts as solved by a version that solves it in at least half of its samples."""
+
+
+def report_data(deps: Deps, summary: Summary) -> ReportData:
+    record = deps.record
+    trained = [BASELINE, *(v.version for v in summary.versions if record.saved(v.version, "training"))]
+    metrics = {v: [r.metrics_file for r in results_of(deps, v).results if r.metrics_file] for v in trained}
+    rollouts = {v: _rollout_dirs(deps, v) for v in trained}
+    return ReportData(
+        run=summary.run,
+        domain=summary.domain,
+        sandbox=summary.sandbox,
+        seed=summary.seed,
+        status=f"{summary.status}: {summary.stop}",
+        wall_s=summary.wall_s,
+        train_s=summary.train_s,
+        orchestration_share=summary.orchestration_share,
+        policy=summary.warm_start.checkpoint,
+        protocol_hash=versions.suites_of(record).protocol_hash,
+        champion=summary.champion.version,
+        baseline=BASELINE,
+        policies=tuple(
+            _row(role, p)
+            for role, p in (
+                ("warm start", summary.warm_start),
+                ("baseline", summary.baseline),
+                ("champion", summary.champion),
+            )
+        ),
+        learned=_estimate(summary.learned),
+        gain=_estimate(summary.gain),
+        versions=(_baseline_row(deps), *(_version_row(deps, v) for v in summary.versions)),
+        rates=tuple(_solve_rates(deps, [v for v in trained if record.saved(v, "health")])),
+        curves=read_curves(metrics, rollouts),
+        rollouts=tuple(_samples(deps, summary.champion.version)),
+        skills=tuple(r for r in skill_refs(deps) if r.name in own_skills(record.root)),
+        history=tuple(HarnessCommit(commit=c, subject=s) for c, s in deps.harness.story()),
+        costs=tuple(_costs(deps, trained)),
+        commands=(
+            Command(purpose="history of the harness", command=f"git -C '{summary.harness}' log --graph --first-parent"),
+            Command(
+                purpose="one version",
+                command=f"python -m graph.runs show '{record.root}' --version {summary.champion.version}",
+            ),
+            Command(purpose="more budget", command=f"python -m graph.run --resume '{record.root}' --minutes M"),
+        ),
+    )
+
+
+def _estimate(score: Score | None) -> Estimate | None:
+    return None if score is None else Estimate(**score.model_dump())
+
+
+def _row(role: str, p: PolicySummary) -> PolicyRow:
+    return PolicyRow(
+        role=role,
+        version=p.version,
+        sealed=_estimate(p.sealed),
+        validation=_estimate(p.validation),
+        checkpoint=p.checkpoint,
+    )
+
+
+def _baseline_row(deps: Deps) -> VersionRow:
+    version = deps.record.load(BASELINE, "version", Version)
+    return VersionRow(
+        version=BASELINE,
+        verdict="baseline",
+        seeds=seeds_of(deps.record, BASELINE),
+        harness_commit=version.harness_commit,
+    )
+
+
+def _version_row(deps: Deps, v: VersionSummary) -> VersionRow:
+    record = deps.record
+    parent = record.load(v.parent, "version", Version)
+    old, new = "", ""
+    patch = ""
+    if v.harness_commit:
+        patch = deps.harness.diff(parent.harness_commit, v.harness_commit).patch
+        old, new = (_value(deps, c, v.factor) for c in (parent.harness_commit, v.harness_commit))
+    delta = None
+    if v.delta is not None and v.ci_low is not None and v.ci_high is not None:
+        n = versions.suites_of(record).protocol.validation
+        delta = Estimate(mean=v.delta, ci_low=v.ci_low, ci_high=v.ci_high, n=n)
+    verdict: Any = v.verdict
+    return VersionRow(
+        version=v.version,
+        parent=v.parent,
+        verdict=verdict,
+        reasons=v.reasons,
+        factor=v.factor,
+        old=old,
+        new=new,
+        realised=v.realised,
+        delta=delta,
+        seeds=v.seeds,
+        harness_commit=v.harness_commit,
+        diagnosis=record.load(v.version, "diagnosis", Diagnosis),
+        intervention=record.load(v.version, "intervention", Intervention),
+        backtest=record.load(v.version, "backtest", BacktestReport),
+        diff=patch,
+    )
+
+
+def _value(deps: Deps, commit: str, factor: str) -> str:
+    """A factor's value at a commit, empty where it has none there."""
+    harness = deps.harness.load(commit)
+    if factor.startswith("reward.term."):
+        term = harness.terms.get(factor.rsplit(".", 1)[1])
+        return (term.sql or term.python) if term else ""
+    node: Any = harness.recipe.model_dump(mode="json")
+    for part in factor.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return "" if node is None else json.dumps(node)
+
+
+def _rollout_dirs(deps: Deps, version: str) -> list[Path]:
+    return [r.rollouts_dir for r in results_of(deps, version).results if r.rollouts_dir]
+
+
+def _samples(deps: Deps, version: str) -> Sequence[SampleRollout]:
+    """A solved and a failed reply (where there are both) to a few tasks of the version's last step, tasks with both first."""
+    query = f"""
+        WITH final AS (SELECT * FROM rollouts WHERE step = (SELECT max(step) FROM rollouts)),
+            shown AS (SELECT group_id FROM final GROUP BY group_id ORDER BY stddev_pop(outcome) = 0, group_id
+                LIMIT {SAMPLE_TASKS})
+        SELECT * FROM final SEMI JOIN shown USING (group_id)
+        QUALIFY row_number() OVER (PARTITION BY group_id, outcome = 1 ORDER BY rollout_id) = 1
+        ORDER BY group_id, outcome DESC, rollout_id"""
+    commit = deps.record.load(version, "version", Version).harness_commit
+    weights = deps.harness.load(commit).recipe.reward.weights
+    with open_rollouts(_rollout_dirs(deps, version)) as connection:
+        rows = select(connection, query).to_pylist()
+    own = SampleRollout.model_fields.keys()
+    return [
+        SampleRollout(
+            version=version,
+            terms=tuple(
+                PaidTerm(name=name, value=value, weight=weights.get(name, 0.0))
+                for column, value in row.items()
+                if column != (name := column.removeprefix("term_"))
+            ),
+            **{column: value for column, value in row.items() if column in own},
+        )
+        for row in rows
+    ]
+
+
+def _solve_rates(deps: Deps, names: Sequence[str]) -> Sequence[SolveRates]:
+    """Each version's solve rates on the validation tasks, all in one order: those that are solved most first."""
+    means = {}
+    for name in names:
+        scores = score_array(evaluations(deps.record, name, seeds_of(deps.record, name), "validation"))
+        means[name] = scores.mean(axis=(0, 2))
+    if not means:
+        return []
+    everywhere = sum(means.values()) / len(means)
+    order = (-everywhere).argsort(kind="stable")
+    rows = []
+    for name in names:
+        parent = means.get(deps.record.load(name, "version", Version).parent, means[name])
+        now, before = means[name] >= SOLVED_RATE, parent >= SOLVED_RATE
+        gained, lost = int((now & ~before).sum()), int((before & ~now).sum())
+        rows.append(SolveRates(version=name, rates=tuple(means[name][order].tolist()), gained=gained, lost=lost))
+    return rows
+
+
+def _costs(deps: Deps, trained: Sequence[str]) -> Sequence[CostRow]:
+    """What each version's trainings took, and what all evaluations of trained versions took."""
+    rows = [
+        CostRow(item=f"training {v}", cost=add_costs([r.cost for r in results_of(deps, v).results])) for v in trained
+    ]
+    judged = [
+        evaluation
+        for version in trained
+        if deps.record.saved(version, "health")
+        for suite in ("validation", "gate")
+        for evaluation in evaluations(deps.record, version, seeds_of(deps.record, version), suite)
+    ]
+    cost = Cost(wall_s=sum(e.wall_s for e in judged), tokens=sum(e.tokens for e in judged))
+    return [*rows, CostRow(item="evaluation, all versions", cost=cost)]
+
+
+def add_costs(costs: Sequence[Cost]) -> Cost:
+    """Sums, and the largest peak."""
+    return Cost(
+        wall_s=sum(c.wall_s for c in costs),
+        cpu_s=sum(c.cpu_s for c in costs),
+        steps=sum(c.steps for c in costs),
+        rollouts=sum(c.rollouts for c in costs),
+        tokens=sum(c.tokens for c in costs),
+        peak_rss_mb=max((c.peak_rss_mb for c in costs), default=0.0),
+    )
