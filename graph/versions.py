@@ -207,13 +207,15 @@ def health_of(deps: Deps, version_name: str, parent: str | None) -> HealthReport
     results = results_of(deps, version_name).results
     scores = named_scores(record, version_name, len(results))
     parent_scores = dict(record.load(parent, "health", HealthReport).scores) if parent else None
+    harness = deps.harness.load(version.harness_commit)
     report = health_report(
         version_name,
         [r.rollouts_dir for r in results if r.rollouts_dir],
-        deps.harness.load(version.harness_commit).diagnostics,
+        harness.diagnostics,
         scores,
         [r.metrics_file for r in results if r.metrics_file],
         parent_scores=parent_scores,
+        weights=harness.recipe.reward.weights,
         executor=deps.parts.executor,
         fault_files=[r.rollouts_dir.with_name(TERM_FAULTS) for r in results if r.rollouts_dir],
     )

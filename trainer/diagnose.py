@@ -8,6 +8,8 @@ tables and turns numbers into findings. Those in Python get the rows of ``rollou
 - ``early`` and ``late``: its first and last quarter;
 - ``groups``: one row per group (seed, step, group_id, task_id, quarter, n, solved = mean outcome,
   dead = no spread in the score, kept, distinct_responses, rollout_id = one member to look at);
+- ``terms``: one row per rollout and reward term (rollout_id, seed, step, quarter, name, value), and ``weights``
+  (name, value), what the recipe pays for each;
 - ``scores`` and ``parent_scores``: (name, value), the report's scores and those of the parent.
 """
 
@@ -21,6 +23,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sandboxes.types import Executor
 from trainer.evidence import rollout_files
@@ -62,21 +65,24 @@ def health_report(
     metrics_files: Sequence[Path],
     parent_scores: Mapping[str, float] | None = None,
     *,
+    weights: Mapping[str, float] | None = None,
     executor: Executor | None = None,
     fault_files: Sequence[Path] = (),
 ) -> HealthReport:
     """Run all ``diagnostics`` over the rollout directories of one version (one per seed).
 
     A diagnostic that fails or gives no number becomes a finding of severity ``info`` with the error
-    text; the others go on. ``executor`` runs Python diagnostics; a term that did not run in training
+    text; the others go on. ``weights`` are the recipe's, by reward term. ``executor`` runs Python diagnostics; a term that did not run in training
     (``fault_files``, one ``term_faults.jsonl`` per seed, which need not exist) is a critical finding about its file.
     Raises InputError only for damaged files and Python without a sandbox, and SandboxFailure. Memory does not
     grow with the run.
     """
-    tables = {"scores": _name_values(scores), "parent_scores": _name_values(parent_scores or {})}
+    named = {"scores": scores, "parent_scores": parent_scores or {}, "weights": weights or {}}
+    tables = {name: _name_values(values) for name, values in named.items()}
     files = rollout_files(rollouts)
     try:
-        with open_parquet("stored", files, copy=("stored", "groups"), views=VIEWS, tables=tables) as con:
+        views = {**VIEWS, "terms": _terms_view(pq.read_schema(files[0]).names)}
+        with open_parquet("stored", files, copy=("stored", "groups"), views=views, tables=tables) as con:
             python = [d for d in diagnostics.values() if d.python]
             read = run_python_diagnostics(con, python, executor) if python else {}
             findings = tuple(read.get(name) or run_diagnostic(con, d) for name, d in diagnostics.items())
@@ -86,6 +92,15 @@ def health_report(
         ) from error
     findings += term_findings(fault_files)
     return HealthReport(version=version, findings=findings, scores=dict(scores), trends=trends(metrics_files))
+
+
+def _terms_view(columns: Sequence[str]) -> str:
+    """A SELECT of all ``term_<name>`` columns as rows; without any it gives none."""
+    row = "SELECT rollout_id, seed, step, quarter"
+    terms = [column for column in columns if column.startswith("term_")]
+    quoted = [(term.removeprefix("term_").replace("'", "''"), term.replace('"', '""')) for term in terms]
+    parts = [f"{row}, '{name}' AS name, \"{column}\"::DOUBLE AS value FROM rollouts" for name, column in quoted]
+    return " UNION ALL ".join(parts) or f"{row}, '' AS name, 0.0 AS value FROM rollouts WHERE false"
 
 
 def run_diagnostic(con: duckdb.DuckDBPyConnection, diagnostic: Diagnostic) -> Finding:

@@ -68,7 +68,7 @@ def table(c: Columns) -> pa.Table:
     full = {
         "visible": c["outcome"],
         "sandbox": ["none"] * len(c["score"]),
-        "hint_length": np.zeros(len(c["score"]), dtype=np.int64),
+        "hint_length": [0] * len(c["score"]),
         **c,
         "advantage": group_advantages(c["score"], group_number(c)) if advantage is None else advantage,
     }

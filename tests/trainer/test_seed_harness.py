@@ -97,6 +97,14 @@ def repetition(c: Columns) -> None:
     c["repeats"] = np.where(late(c), 0.5, 0.0)
 
 
+def reach_loss(c: Columns) -> None:
+    c["outcome"][part_of_groups(c, 1)] = 0.0
+
+
+def reward_offset(c: Columns) -> None:
+    c["term_brevity"] = np.where(np.arange(len(c["step"])) % 12 > 0, 0.5, 0.0)
+
+
 def nothing(_: Columns) -> None:
     pass
 
@@ -119,13 +127,16 @@ SICK: Mapping[str, Change] = {
     "dead_training": dead_training,
     "performance_collapse": performance_collapse,
     "repetition": repetition,
+    "reach_loss": reach_loss,
+    "reward_offset": reward_offset,
 }
+WEIGHTS = {"outcome": 1.0, "brevity": 0.1}
 
 
 def findings(
     directories: list[Path], diagnostics: Mapping[str, Diagnostic], scores: Mapping[str, float] = HEALTHY_SCORES
 ) -> dict[str, Finding]:
-    report = health_report("v1", directories, diagnostics, scores, [])
+    report = health_report("v1", directories, diagnostics, scores, [], weights=WEIGHTS)
     return {f.diagnostic: f for f in report.findings}
 
 
@@ -171,6 +182,45 @@ def test_a_gain_that_the_gate_scorer_does_not_share_is_seen(tmp_path: Path) -> N
         scores = {"validation/mean": 0.62, "gate/mean": gate}
         report = health_report("v1", [write(tmp_path)], diagnostics, scores, [], parent_scores=parent)
         assert report.findings[0].severity == severity
+
+
+@pytest.mark.parametrize(
+    ("term", "collects", "severity"),
+    [
+        ("brevity", 1.0, "warn"),
+        ("brevity", 0.9, "ok"),  # the line itself
+        ("brevity", 0.0, "ok"),  # nobody collects it: no offset, and nothing to pay for
+        ("format", 1.0, "ok"),  # looked at, not paid
+        ("outcome", 1.0, "ok"),  # solving everything is the aim
+    ],
+)
+def test_only_a_paid_term_that_nearly_all_collect_is_an_offset(
+    term: str, collects: float, severity: str, tmp_path: Path
+) -> None:
+    def pays(c: Columns) -> None:
+        c[f"term_{term}"] = (np.arange(len(c["step"])) % 10 < 10 * collects).astype(float)
+
+    name = "reward_offset"
+    assert findings([write(tmp_path, pays)], {name: HARNESS.diagnostics[name]})[name].severity == severity
+
+
+def test_a_graded_term_is_no_offset(tmp_path: Path) -> None:
+    def graded(c: Columns) -> None:
+        c["term_brevity"] = 1 - c["response_length"] / 64  # everybody collects, and not the same
+
+    found = findings([write(tmp_path, graded)], {"reward_offset": HARNESS.diagnostics["reward_offset"]})
+    assert found["reward_offset"].value == 3 / 8  # eight members have three lengths
+
+
+@pytest.mark.parametrize(("alike", "lost"), [(0, 0.0), (4, 0.5 / 0.9), (8, 1.0)])
+def test_replies_that_are_alike_tell_nothing_about_their_task(alike: int, lost: float, tmp_path: Path) -> None:
+    """Of eight replies to each of ten tasks ``alike`` are the same everywhere: those are never matched, the rest always."""
+
+    def some(c: Columns) -> None:
+        c["response"] = np.where(np.arange(len(c["step"])) % N < alike, "the answer is #7", c["response"])
+
+    found = findings([write(tmp_path, some)], {"template_collapse": HARNESS.diagnostics["template_collapse"]})
+    assert found["template_collapse"].value == pytest.approx(lost)
 
 
 def test_a_training_of_one_step_breaks_no_diagnostic(tmp_path: Path) -> None:
