@@ -73,6 +73,26 @@ def group_advantages(
     return np.asarray(centred / (std[index] + _STD_EPSILON), dtype=np.float64)
 
 
+def top_variance_groups(values: ArrayLike, group_index: ArrayLike, top_p: float) -> NDArray[np.bool_]:
+    """Which groups RAGEN-2's variance filter keeps (arXiv 2604.06268): shape (N,), (N,) -> bool (G,).
+
+    The fewest groups, largest variance of ``values`` first, that hold at least ``top_p`` of the summed variance; a tie
+    goes to the lower number. The line between kept and dropped thus moves with the batch. Groups without spread are
+    never kept. Raises ValueError for NaN or mismatched shapes.
+    """
+    x, index, count = _checked(values, group_index)
+    size = np.maximum(np.bincount(index, minlength=count), 1)
+    mean = np.bincount(index, weights=x, minlength=count) / size
+    variance = np.bincount(index, weights=(x - mean[index]) ** 2, minlength=count) / size
+    variance[~groups_with_spread(x, index)] = 0.0
+    order = np.argsort(-variance, kind="stable")
+    before = np.concatenate([[0.0], np.cumsum(variance[order])[:-1]])
+    kept = np.zeros(count, dtype=bool)
+    # The rounding of a sum must not let in one more group when the share is reached exactly.
+    kept[order] = (before < top_p * variance.sum() * (1 - 1e-12)) & (variance[order] > 0)
+    return kept
+
+
 def _checked(values: ArrayLike, group_index: ArrayLike) -> tuple[Floats, Ints, int]:
     x = np.asarray(values, dtype=np.float64)
     index = np.asarray(group_index, dtype=np.int64)

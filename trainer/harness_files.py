@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from trainer.python_source import check_diagnostic_source, check_term_source
+from trainer.shaping import SHAPING_TERMS
 from trainer.types import (
     Diagnostic,
     Harness,
@@ -72,6 +73,8 @@ def parse_harness(files: Mapping[str, str], commit: str) -> Harness:
         if not (part := _PART.fullmatch(path)):
             continue
         kind, name = part.groups()
+        if kind == "reward" and name in SHAPING_TERMS:
+            raise InputError(f"{path}: the name {name} stands for an option of recipe.toml; rename the file")
         if kind == "reward":
             terms[name] = _checked_term(_parse(RewardTerm, _table(text, path), path, name), path)
         else:

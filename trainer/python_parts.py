@@ -103,30 +103,40 @@ class TrainingTerms:
     """The Python terms of one training job. A fault counts as 0 for that batch and is written to
     ``<folder>/term_faults.jsonl``; after FAULTS_IN_A_ROW in a row a term is 0 for the rest of the job and is not run."""
 
-    def __init__(self, executor: Executor | None, folder: Path) -> None:
+    def __init__(
+        self, executor: Executor | None, folder: Path, in_a_row: Mapping[str, int] | None = None, step: int = 0
+    ) -> None:
+        """``in_a_row`` are the faults in a row of each term after ``step``, where an earlier attempt stopped; what it
+        wrote later is dropped."""
         self._executor = executor
         self._file = folder / TERM_FAULTS
-        self._file.unlink(missing_ok=True)  # of an earlier attempt
-        self._in_a_row: dict[str, int] = {}
+        self.in_a_row = dict(in_a_row or {})
+        earlier = [fault for fault in read_faults(self._file) if fault.step <= step] if step else []
+        self._file.unlink(missing_ok=True)
+        for fault in earlier:
+            self._write(fault)
 
     def values(self, step: int, rows: pa.Table, terms: Mapping[str, RewardTerm]) -> dict[str, Floats]:
         """Values of all ``terms`` on one batch. Raises InputError without an executor, and SandboxFailure."""
         values = {name: np.zeros(rows.num_rows) for name in terms}
-        alive = {name: t for name, t in terms.items() if self._in_a_row.get(name, 0) < FAULTS_IN_A_ROW}
+        alive = {name: t for name, t in terms.items() if self.in_a_row.get(name, 0) < FAULTS_IN_A_ROW}
         for name, run in run_terms(self._executor, rows, alive).items():
             values[name] = run.values
-            self._in_a_row[name] = self._in_a_row.get(name, 0) + 1 if run.faults else 0
+            self.in_a_row[name] = self.in_a_row.get(name, 0) + 1 if run.faults else 0
             if run.faults:
                 self._note(step, name, run.faults[0])
         return values
 
     def _note(self, step: int, name: str, fault: Fault) -> None:
-        off = self._in_a_row[name] >= FAULTS_IN_A_ROW
+        off = self.in_a_row[name] >= FAULTS_IN_A_ROW
         line = TermFault(step=step, term=name, kind=fault.kind, what=fault.what, off=off)
+        self._write(line)
+        print(f"step {step}: reward/{name}.toml counts 0{' from now on' if off else ''}: {fault}", flush=True)
+
+    def _write(self, fault: TermFault) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:
-            file.write(line.model_dump_json() + "\n")
-        print(f"step {step}: reward/{name}.toml counts 0{' from now on' if off else ''}: {fault}", flush=True)
+            file.write(fault.model_dump_json() + "\n")
 
 
 def read_faults(file: Path) -> list[TermFault]:

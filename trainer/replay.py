@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from sandboxes.types import Executor
 from trainer.evidence import damaged, rollout_files
-from trainer.groups import group_advantages, groups_with_spread
+from trainer.groups import group_advantages, groups_with_spread, top_variance_groups
 from trainer.harness_files import diff_factors
 from trainer.python_parts import PythonScorer, scorer
 from trainer.reward import reward_view, score_rollouts
+from trainer.shaping import shape_scores
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Harness, InputError, ReplayReport
 
 MAX_ROLLOUTS = 16_384
@@ -32,6 +33,8 @@ CONSTANT_SHARE = 0.94
 _SILENT: Mapping[str, str] = {
     "algorithm.filter_groups.max_num_gen_batches": "it changes how many groups are sampled, and a replay samples none",
     "optim.": "it changes the size of updates, and stored rollouts hold no updates",
+    "algorithm.use_kl_in_reward": "it needs the base policy's probabilities, and stored rollouts hold none",
+    "algorithm.kl_": "it needs the base policy's probabilities, and stored rollouts hold none",
     "actor.": "it changes the loss on a given batch, and a replay computes no loss",
     "rollout.": "it changes which rollouts are sampled, and a replay samples none",
     "data.": "it changes which tasks and lengths are sampled, and a replay samples none",
@@ -120,8 +123,10 @@ def _step_starts(rows: pa.Table) -> list[int]:
 
 def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness, python: PythonScorer) -> dict[str, float]:
     reward_rows = reward_view(rows.drop_columns(["seed", "step", "group_id"]), harness.recipe.reward.tests)
-    weights = harness.recipe.reward.weights
+    weights = dict(harness.recipe.reward.weights)
     terms, score = score_rollouts(reward_rows, harness.terms, weights, python)
+    added, score = shape_scores(reward_rows, score, group, harness.recipe.reward)
+    terms, weights = terms | added, weights | dict.fromkeys(added, 1.0)
     outcome: Floats = rows["outcome"].to_numpy().astype(np.float64)
     tokens: Floats = rows["response_length"].to_numpy().astype(np.float64)
     algorithm = harness.recipe.algorithm
@@ -130,6 +135,9 @@ def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness, python:
     if algorithm.filter_groups.enable:
         verified = reward_rows["outcome"].to_numpy()
         kept = spread if algorithm.filter_groups.metric == "score" else groups_with_spread(verified, group)
+    elif algorithm.variance_filter.enable:
+        metric = score if algorithm.variance_filter.metric == "score" else reward_rows["outcome"].to_numpy()
+        kept = _kept_by_variance(metric, group, _step_starts(rows), algorithm.variance_filter.top_p)
     advantage = group_advantages(score, group, algorithm.adv_estimator, algorithm.norm_adv_by_std_in_grpo)
     kept_rollouts = kept[group]
     size = np.bincount(group)
@@ -150,6 +158,12 @@ def _measure(rows: pa.Table, group: NDArray[np.int64], harness: Harness, python:
     }
     agreement = order_agreement(score, outcome, group)
     return measured if agreement is None else {**measured, "order_agreement": agreement}
+
+
+def _kept_by_variance(metric: Floats, group: NDArray[np.int64], breaks: list[int], top_p: float) -> NDArray[np.bool_]:
+    """What the variance filter keeps of each step, whose groups have numbers in a row: bool (G,)."""
+    steps = zip(np.split(metric, breaks), np.split(group, breaks), strict=True)
+    return np.concatenate([top_variance_groups(values, members - members[0], top_p) for values, members in steps])
 
 
 def order_agreement(score: Floats, outcome: Floats, group: NDArray[np.int64]) -> float | None:

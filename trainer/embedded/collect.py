@@ -29,11 +29,20 @@ MAX_TURNS = 10
 
 
 @dataclass(frozen=True)
+class Draw:
+    """How to sample: at ``temperature``, after the first ``hint_ratio`` of the domain's worked reply (0: no hint)."""
+
+    temperature: float
+    hint_ratio: float = 0.0
+
+
+@dataclass(frozen=True)
 class Shard:
-    """Episodes to sample together: task positions (one per episode) and the seed of the draw."""
+    """Episodes to sample together: task positions (one per episode), the seed of the draw, and how to draw."""
 
     tasks: tuple[int, ...]
     seed: int
+    draw: Draw
 
 
 class ShardSampler(Protocol):
@@ -48,11 +57,11 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-def shards_of(tasks: Sequence[int], *seed_parts: int | str) -> list[Shard]:
+def shards_of(tasks: Sequence[int], draw: Draw, *seed_parts: int | str) -> list[Shard]:
     """Cut ``tasks`` (positions, one per episode) into shards, the last one smaller."""
     starts = range(0, len(tasks), SHARD_ROWS)
     return [
-        Shard(tuple(tasks[start : start + SHARD_ROWS]), derive_seed(*seed_parts, number))
+        Shard(tuple(tasks[start : start + SHARD_ROWS]), derive_seed(*seed_parts, number), draw)
         for number, start in enumerate(starts)
     ]
 
@@ -60,13 +69,10 @@ def shards_of(tasks: Sequence[int], *seed_parts: int | str) -> list[Shard]:
 class LocalSampler:
     """Samples in the calling process, always from the policy's current weights."""
 
-    def __init__(
-        self, policy: Policy, domain: Domain, tasks: Sequence[Task], *, temperature: float, max_response_length: int
-    ) -> None:
+    def __init__(self, policy: Policy, domain: Domain, tasks: Sequence[Task], *, max_response_length: int) -> None:
         self._policy = policy
         self._domain = domain
         self._tasks = tasks
-        self._temperature = temperature
         self._max_response_length = max_response_length
         self._prompts: dict[int, list[int]] = {}
 
@@ -77,17 +83,25 @@ class LocalSampler:
         return sample(
             self._policy,
             [self._prompt(position) for position in shard.tasks],
-            temperature=self._temperature,
+            temperature=shard.draw.temperature,
             max_response_length=self._max_response_length,
             seed=shard.seed,
             observe=lambda row, turns: self._domain.observe(self._tasks[shard.tasks[row]], turns),
             max_turns=MAX_TURNS,
+            hints=[self._hint(position, shard.draw.hint_ratio) for position in shard.tasks],
         )
 
     def _prompt(self, position: int) -> list[int]:
         if position not in self._prompts:
             self._prompts[position] = self._policy.tokenizer.encode_prompt(self._tasks[position].messages)
         return self._prompts[position]
+
+    def _hint(self, position: int, ratio: float) -> list[int]:
+        """The first ``ratio`` of a worked reply, in tokens; never all of it."""
+        if not ratio:
+            return []
+        tokens = self._policy.tokenizer.encode(self._domain.hint(self._tasks[position]))
+        return tokens[: min(int(ratio * len(tokens)), len(tokens) - 1)]
 
 
 def concatenate(parts: Sequence[Samples]) -> Samples:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 
 from sandboxes.types import SandboxFailure
-from trainer.embedded.collect import LocalSampler, shards_of
+from trainer.embedded.collect import Draw, LocalSampler, shards_of
 from trainer.embedded.files import EvalSpec, Suite, episodes_file, write_record
 from trainer.embedded.policy import Policy, load_policy
 from trainer.embedded.rollouts import episode_columns, judge
@@ -43,15 +43,9 @@ def evaluate(
     ``sample``. Raises SandboxFailure where our own machinery could not run programs; ``report`` is called after each shard, with step and score those of the suite so far.
     """
     started = time.perf_counter()
-    local = LocalSampler(
-        policy,
-        domain,
-        tasks,
-        temperature=protocol.temperature,
-        max_response_length=protocol.max_response_length,
-    )
+    local = LocalSampler(policy, domain, tasks, max_response_length=protocol.max_response_length)
     rows = np.repeat(np.arange(len(tasks)), protocol.k)
-    shards = shards_of(rows.tolist(), "evaluate", protocol.sampling_seed, suite)
+    shards = shards_of(rows.tolist(), Draw(protocol.temperature), "evaluate", protocol.sampling_seed, suite)
     tables: list[pa.Table] = []
     scores: list[float] = []
     for number, shard in enumerate(shards, start=1):
@@ -136,6 +130,7 @@ def _nothing(rows: int) -> Samples:
         stop_reasons=["nan"] * rows,
         response_lengths=[0] * rows,
         prompt_lengths=[0] * rows,
+        hint_lengths=[0] * rows,
     )
 
 

@@ -1,7 +1,7 @@
 """The files of a job: what was asked, how far it is, and what came out.
 
 A training directory holds ``spec.json``, ``job.log``, ``progress.json``, one
-``metrics-<attempt>.jsonl`` per attempt, ``rollouts/``, ``checkpoint/`` and, last and only after
+``metrics-<attempt>.jsonl`` per attempt, ``rollouts/``, ``state/`` while it goes on, ``checkpoint/`` and, last and only after
 success, ``result.json``. Whoever finds a result of the same spec need not train. Imports no torch:
 the process that launches jobs does not need it.
 """
@@ -21,6 +21,7 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 
 CHECKPOINT = "checkpoint"
 ROLLOUTS = "rollouts"
+STATE = "state"
 Suite = Literal["validation", "gate", "sealed"]
 
 
@@ -82,12 +83,15 @@ def read_record(path: Path, kind: type[RecordT], remedy: str) -> RecordT | None:
 
 
 def prepare_directory(spec: TrainSpec) -> None:
-    """Make ``spec.out_dir`` ready for a new attempt: everything but metrics and log goes."""
+    """Make ``spec.out_dir`` ready for a new attempt: metrics and log stay, and so do rollouts and state where an earlier
+    attempt at the same training got somewhere. Raises InputError for a damaged ``spec.json``."""
     directory = spec.out_dir
     directory.mkdir(parents=True, exist_ok=True)
+    started = read_record(spec_file(directory), TrainSpec, "delete it to train again")
+    goes_on = started is not None and _same_training(started, spec) and (directory / STATE).is_dir()
     for file in (result_file(directory), progress_file(directory)):
         file.unlink(missing_ok=True)
-    for folder in (CHECKPOINT, ROLLOUTS):
+    for folder in (CHECKPOINT,) if goes_on else (CHECKPOINT, ROLLOUTS, STATE):
         shutil.rmtree(directory / folder, ignore_errors=True)
     write_record(spec_file(directory), spec)
 
@@ -95,18 +99,20 @@ def prepare_directory(spec: TrainSpec) -> None:
 def stored_result(spec: TrainSpec) -> TrainResult | None:
     """The result of a finished job with this spec, or None.
 
-    How it was computed (worker processes, deadline) does not count, and neither does whether its
-    checkpoint has been pruned since. Raises InputError for a damaged file.
+    Whether its checkpoint has been pruned since does not count. Raises InputError for a damaged file.
     """
     remedy = "delete it to train again"
     result = read_record(result_file(spec.out_dir), TrainResult, remedy)
     if result is None:
         return None
     trained = read_record(spec_file(spec.out_dir), TrainSpec, remedy)
+    return result if trained is not None and _same_training(trained, spec) else None
+
+
+def _same_training(one: TrainSpec, other: TrainSpec) -> bool:
+    """Whether both come to the same result: how it is computed (worker processes, deadline) does not count."""
     how = {"rollout_workers": 0, "deadline_s": 1.0}
-    if trained is None or trained.model_copy(update=how) != spec.model_copy(update=how):
-        return None
-    return result
+    return one.model_copy(update=how) == other.model_copy(update=how)
 
 
 def spec_file(out_dir: Path) -> Path:

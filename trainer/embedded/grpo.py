@@ -13,21 +13,30 @@ import torch
 from torch import Tensor
 
 from sandboxes.types import Executor
-from trainer.embedded.collect import LocalSampler, ShardSampler, shards_of
+from trainer.embedded.collect import Draw, LocalSampler, ShardSampler, shards_of
+from trainer.embedded.curriculum import TaskChooser
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS
-from trainer.embedded.gather import StepBatch, gather, task_order, train_tasks
+from trainer.embedded.gather import Gatherer, StepBatch, train_tasks
+from trainer.embedded.kl import KlPenalty
 from trainer.embedded.metrics import MetricsLog, rollout_metrics
 from trainer.embedded.policy import Policy, save_policy
+from trainer.embedded.resume import LoopState, drop_state, load_state, save_state
 from trainer.embedded.rollouts import rollout_table
 from trainer.embedded.sampler import NonFinite
 from trainer.embedded.update import TrainBatch, make_optimizer, set_learning_rate, update_actor
 from trainer.embedded.workers import rollout_sampler
 from trainer.evidence import write_step
 from trainer.python_parts import TrainingTerms
-from trainer.types import Cost, Domain, EarlyStop, StepProgress, Task, TrainResult, TrainSpec
+from trainer.types import Cost, Domain, EarlyStop, Imitation, StepProgress, Task, TrainResult, TrainSpec
 
 MAX_STEPS_WITHOUT_SIGNAL = 8
 """Steps in a row in which no group had spread, after which a training ends as ``no_signal``."""
+COLLAPSE_STEPS = 8
+"""Steps over which the share of solved rollouts is averaged before it is compared with its own best."""
+COLLAPSE_FROM, COLLAPSE_TO = 0.1, 0.25
+"""A best mean of at least COLLAPSE_FROM that falls below COLLAPSE_TO of itself ends a training as ``collapse``."""
+SAVE_INTERVAL_S = 15.0
+"""How often the state is saved: what a kill may cost. Results do not depend on it."""
 
 
 def train(
@@ -47,27 +56,22 @@ def train(
     - ``nan``: a logit, loss or gradient is NaN or infinite; the checkpoint holds the newest weights
       that sampled well,
     - ``no_signal``: no kept group of the last MAX_STEPS_WITHOUT_SIGNAL steps had spread,
+    - ``collapse``: the verified outcome fell to a quarter of its own best and stayed there (COLLAPSE_…),
     - ``deadline``: ``spec.deadline_s`` have passed.
 
+    Goes on from ``spec.out_dir/state`` where an earlier attempt left one, with the losses it would have had; ``policy``
+    is the base policy all the same.
     Raises InputError for a recipe that does not fit the domain or its reward terms, SandboxFailure where our own
     machinery cannot run them.
     """
-    started = time.perf_counter()
     tasks = train_tasks(domain, spec.recipe.data.levels)
-    local = LocalSampler(
-        policy,
-        domain,
-        tasks,
-        temperature=spec.recipe.rollout.temperature,
-        max_response_length=spec.recipe.data.max_response_length,
-    )
-    with (
-        rollout_sampler(policy, local, spec.rollout_workers) as sampler,
-        MetricsLog(spec.out_dir) as log,
-    ):
-        loop = _Loop(spec, policy, domain, tasks, sampler, TrainingTerms(executor, spec.out_dir))
-        early_stop = loop.run(log, report, deadline=started + spec.deadline_s)
+    local = LocalSampler(policy, domain, tasks, max_response_length=spec.recipe.data.max_response_length)
+    with rollout_sampler(policy, local, spec.rollout_workers) as sampler:
+        loop = _Loop(spec, policy, domain, tasks, sampler, executor)
+        with MetricsLog(spec.out_dir, loop.step) as log:
+            early_stop = loop.run(log, report)
     save_policy(policy, spec.out_dir / CHECKPOINT)
+    drop_state(spec.out_dir)
     return TrainResult(
         status="completed",
         early_stop=early_stop,
@@ -75,8 +79,8 @@ def train(
         metrics_file=log.path,
         rollouts_dir=spec.out_dir / ROLLOUTS,
         cost=Cost(
-            wall_s=time.perf_counter() - started,
-            cpu_s=_cpu_s(),
+            wall_s=loop.wall_s(),
+            cpu_s=loop.cpu_s(),
             steps=loop.step,
             rollouts=loop.rollouts,
             tokens=loop.tokens,
@@ -95,62 +99,90 @@ class _Loop:
         domain: Domain,
         tasks: list[Task],
         sampler: ShardSampler,
-        terms: TrainingTerms,
+        executor: Executor | None,
     ) -> None:
         self.spec = spec
         self.policy = policy
-        self.domain = domain
-        self.tasks = tasks
         self.sampler = sampler
-        self.terms = terms
-        self.order = task_order(len(tasks), spec.seed)
-        actor = spec.recipe.actor
-        self.reference = deepcopy(policy) if actor.use_kl_loss and actor.kl_loss_coef > 0 else None
+        actor, algorithm = spec.recipe.actor, spec.recipe.algorithm
+        kl_loss = actor.use_kl_loss and actor.kl_loss_coef > 0
+        base = deepcopy(policy) if kl_loss or algorithm.use_kl_in_reward else None
+        self.reference = base if kl_loss else None
+        self.penalty = KlPenalty(base, algorithm) if base and algorithm.use_kl_in_reward else None
         self.optimizer = make_optimizer(policy, spec.recipe)
-        self.finite = _weights(policy)
+        self.chooser = TaskChooser(tasks, spec.seed, spec.recipe.data.curriculum)
         self.step = self.rollouts = self.tokens = self.without_signal = 0
+        self.solved: list[float] = []
+        self._started, self._wall_before, self._cpu_before = time.perf_counter(), 0.0, 0.0
+        self.finite = _weights(policy)
+        state = load_state(spec.out_dir, policy, self.finite, self.optimizer)
+        if state:
+            self._go_on_from(state)
+        self._saved = time.perf_counter()
+        self.terms = TrainingTerms(executor, spec.out_dir, state.faults if state else None, self.step)
+        self.gatherer = Gatherer(spec, domain, tasks, sampler, self.chooser, self.terms, self.penalty)
 
-    def run(self, log: MetricsLog, report: Callable[[StepProgress], None], deadline: float) -> EarlyStop | None:
+    def wall_s(self) -> float:
+        """Seconds of this and earlier attempts."""
+        return self._wall_before + time.perf_counter() - self._started
+
+    def cpu_s(self) -> float:
+        return self._cpu_before + _cpu_s()
+
+    def run(self, log: MetricsLog, report: Callable[[StepProgress], None]) -> EarlyStop | None:
         """Steps until the budget is used or there is a reason to stop, which is returned."""
         try:
-            reason = self._steps(log, report, deadline)
+            reason = self._steps(log, report)
             # The last update has not been sampled from yet.
-            self.sampler.sample(shards_of([0], "check", self.spec.seed))
+            temperature = self.spec.recipe.rollout.temperature_at(1.0)
+            self.sampler.sample(shards_of([0], Draw(temperature), "check", self.spec.seed))
         except NonFinite as error:
             print(f"step {self.step}: {error}", flush=True)
             _restore(self.policy, self.finite)
             return "nan"
         return reason
 
-    def _steps(self, log: MetricsLog, report: Callable[[StepProgress], None], deadline: float) -> EarlyStop | None:
+    def _steps(self, log: MetricsLog, report: Callable[[StepProgress], None]) -> EarlyStop | None:
         while self.tokens < self.spec.token_budget:
-            if time.perf_counter() > deadline:
+            if self.wall_s() > self.spec.deadline_s:
                 return "deadline"
             if self.without_signal >= MAX_STEPS_WITHOUT_SIGNAL:
                 return "no_signal"
+            if has_collapsed(self.solved):
+                return "collapse"
             report(self.advance(log))
+            if time.perf_counter() - self._saved > SAVE_INTERVAL_S:
+                self._save()
         return None
 
     def advance(self, log: MetricsLog) -> StepProgress:
         """One step: gather, update, write. Raises NonFinite."""
         start = time.perf_counter()
         self.step += 1
-        batch = gather(self.spec, self.domain, self.tasks, self.order, self.sampler, self.step, self.terms)
+        batch = self.gatherer.gather(self.step, min(1.0, self.tokens / self.spec.token_budget))
         self.finite = _weights(self.policy)
         tokens = sum(batch.scored.samples.response_lengths)
         self.rollouts += len(batch.kept)
         self.tokens += tokens
         self.without_signal = 0 if batch.has_signal else self.without_signal + 1
+        self.solved.append(float(batch.scored.verified[~batch.hinted].mean()))
         self._write_rollouts(batch)
         lr = set_learning_rate(self.optimizer, self.spec.recipe, self.step)
         update_start = time.perf_counter()
         actor: dict[str, float] = {}
         if batch.kept.any():
-            actor = update_actor(self.policy, self.reference, self.optimizer, _train_batch(batch), self.spec.recipe)
+            actor = update_actor(
+                self.policy,
+                self.reference,
+                self.optimizer,
+                train_batch(batch, self.spec.recipe.actor.mask_truncated, self.spec.recipe.actor.imitation),
+                self.spec.recipe,
+            )
+        if self.penalty:
+            actor |= self.penalty.metrics()
+            self.penalty.adapt(len(batch.kept))
         now = time.perf_counter()
-        data = rollout_metrics(
-            batch.scored, batch.group_index, batch.advantages, batch.kept, self.spec.recipe.data.max_response_length
-        )
+        data = rollout_metrics(batch, self.spec.recipe.data.max_response_length) | self.chooser.metrics()
         log.write(
             self.step,
             data
@@ -175,6 +207,31 @@ class _Loop:
             outcome=data["outcome/mean"],
         )
 
+    def _save(self) -> None:
+        state = LoopState(
+            step=self.step,
+            rollouts=self.rollouts,
+            tokens=self.tokens,
+            without_signal=self.without_signal,
+            kl_coef=self.penalty.coef if self.penalty else 0.0,
+            solved=tuple(self.solved),
+            faults=self.terms.in_a_row,
+            curriculum=self.chooser.state(),
+            wall_s=self.wall_s(),
+            cpu_s=self.cpu_s(),
+        )
+        save_state(self.spec.out_dir, state, self.policy, self.finite, self.optimizer)
+        self._saved = time.perf_counter()
+
+    def _go_on_from(self, state: LoopState) -> None:
+        self.step, self.rollouts, self.tokens = state.step, state.rollouts, state.tokens
+        self.without_signal, self.solved = state.without_signal, list(state.solved)
+        self._wall_before, self._cpu_before = state.wall_s, state.cpu_s
+        self.chooser.restore(state.curriculum)
+        if self.penalty:
+            self.penalty.coef = state.kl_coef
+        print(f"goes on after step {state.step}", flush=True)
+
     def _write_rollouts(self, batch: StepBatch) -> None:
         table = rollout_table(
             batch.scored,
@@ -188,16 +245,48 @@ class _Loop:
         write_step(self.spec.out_dir / ROLLOUTS, self.step, table)
 
 
-def _train_batch(batch: StepBatch) -> TrainBatch:
+def has_collapsed(solved: list[float]) -> bool:
+    """Whether the mean of the last COLLAPSE_STEPS entries is below COLLAPSE_TO of the best such mean, which was at least
+    COLLAPSE_FROM."""
+    if len(solved) < 2 * COLLAPSE_STEPS:
+        return False
+    means = np.convolve(solved, np.full(COLLAPSE_STEPS, 1 / COLLAPSE_STEPS), mode="valid")
+    best = float(means.max())
+    return best >= COLLAPSE_FROM and float(means[-1]) < COLLAPSE_TO * best
+
+
+def train_batch(batch: StepBatch, mask_truncated: bool, imitation: Imitation) -> TrainBatch:
+    """The kept rollouts as tensors, with the tokens that each loss term is over."""
     kept = torch.from_numpy(np.flatnonzero(batch.kept))
     samples = batch.scored.samples
+    response, attention = samples.response_mask[kept], samples.attention[kept]
+    imitated = torch.zeros_like(response)
+    if imitation.coef:
+        right = torch.from_numpy(batch.scored.verified == 1.0)[kept][:, None]
+        imitated = response & right
+        if imitation.on == "hinted":
+            hinted = torch.from_numpy(batch.hinted)[kept][:, None]
+            imitated = (response | _hint_mask(batch)[kept]) & right & hinted
+    if mask_truncated:
+        cut = torch.tensor([reason == "length" for reason in samples.stop_reasons])[kept][:, None]
+        response = response & ~cut
     return TrainBatch(
         tokens=samples.tokens[kept],
-        attention=samples.attention[kept],
-        response_mask=samples.response_mask[kept],
+        attention=attention,
+        response_mask=response,
         old_logprobs=samples.logprobs[kept],
         advantages=torch.from_numpy(batch.advantages).float()[kept].to(samples.tokens.device),
+        imitation_mask=imitated,
+        temperature=batch.temperature,
     )
+
+
+def _hint_mask(batch: StepBatch) -> Tensor:
+    """BoolTensor[N, T]: tokens that were given."""
+    samples = batch.scored.samples
+    place = torch.arange(samples.tokens.shape[1])
+    start, length = torch.tensor(samples.prompt_lengths)[:, None], torch.tensor(samples.hint_lengths)[:, None]
+    return (place >= start) & (place < start + length)
 
 
 def _weights(policy: Policy) -> list[Tensor]:

@@ -5,7 +5,8 @@ prompts, observations and padding. All matrices are float tensors of shape [B, T
 
 Sources: PPO's clipped ratio, arXiv 1707.06347 eq. 7; dual clip, arXiv 1912.09729 eq. 5; clip-higher
 and the token mean, DAPO, arXiv 2503.14476 eq. 8 to 12; division by a constant length, Dr. GRPO,
-arXiv 2503.20783; estimators of KL, J. Schulman, "Approximating KL Divergence" (2020).
+arXiv 2503.20783; the ratio per sequence, GSPO, arXiv 2507.18071 eq. 7 and 14; estimators of KL,
+J. Schulman, "Approximating KL Divergence" (2020).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.types import KlKind, LossAggMode
+from trainer.types import ActorRecipe, KlKind, LossAggMode
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is large but finite in float32; verl clamps log ratios to the same bound."""
+GSPO_LOG_RATIO_LIMIT = 10.0
+"""verl's bound for the ratio of a sequence."""
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -92,58 +95,66 @@ def policy_loss_matrix(
     return losses, (clipped > plain).float(), -log_ratio, ((pessimistic > bound) & negative).float()
 
 
-def compute_policy_loss(
+def gspo_loss_matrix(
     old_log_prob: Tensor,
     log_prob: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
     *,
-    clip_ratio_low: float = 0.2,
-    clip_ratio_high: float = 0.2,
-    clip_ratio_c: float = 3.0,
-    loss_agg_mode: LossAggMode = "token-mean",
+    clip_ratio_low: float,
+    clip_ratio_high: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``(pg_loss, pg_clipfrac, ppo_kl, pg_clipfrac_lower)``, four scalars; only the first has a gradient.
+    """As ``policy_loss_matrix``, with one ratio per sequence in place of one per token, and no dual bound (GSPO-token).
 
-    Raises ValueError unless ``clip_ratio_c`` > 1 (else the dual bound would cut unclipped losses).
+    The ratio of a sequence of n tokens is s = exp(mean of log_prob - old_log_prob over its tokens): in value it stands at
+    every token, its gradient at a token is s times that of the token's own log-probability.
     """
-    if clip_ratio_c <= 1:
-        raise ValueError(f"clip_ratio_c must exceed 1, got {clip_ratio_c}")
-    losses, clipped, kl, lower = policy_loss_matrix(
-        old_log_prob,
-        log_prob,
-        advantages,
-        clip_ratio_low=clip_ratio_low,
-        clip_ratio_high=clip_ratio_high,
-        clip_ratio_c=clip_ratio_c,
-    )
-    pg_loss = agg_loss(losses, response_mask, loss_agg_mode)
-    return (
-        pg_loss,
-        masked_mean(clipped, response_mask),
-        masked_mean(kl.detach(), response_mask),
-        masked_mean(lower, response_mask),
-    )
+    log_ratio = log_prob - old_log_prob
+    length = response_mask.sum(-1, keepdim=True).clamp(min=1)
+    sequence = (log_ratio * response_mask).sum(-1, keepdim=True) / length
+    ratio = (log_prob - log_prob.detach() + sequence.detach()).clamp(max=GSPO_LOG_RATIO_LIMIT).exp()
+    plain = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
+    return torch.maximum(plain, clipped), (clipped > plain).float(), -log_ratio, torch.zeros_like(plain)
+
+
+def policy_losses(
+    old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, actor: ActorRecipe
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The matrices of ``policy_loss_matrix`` or ``gspo_loss_matrix``, as the recipe's ``policy_loss.loss_mode`` says."""
+    bounds = {"clip_ratio_low": actor.clip_ratio_low, "clip_ratio_high": actor.clip_ratio_high}
+    if actor.policy_loss.loss_mode == "gspo":
+        return gspo_loss_matrix(old_log_prob, log_prob, advantages, response_mask, **bounds)
+    return policy_loss_matrix(old_log_prob, log_prob, advantages, **bounds, clip_ratio_c=actor.clip_ratio_c)
 
 
 def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kl_penalty: KlKind) -> Tensor:
     """Per-token estimate [B, T] of KL(policy || reference) from samples of the policy.
 
-    With d = logprob - ref_logprob: ``kl`` is d (k1, unbiased), ``abs`` |d|, ``mse`` d²/2 (k2) and
-    ``low_var_kl`` exp(-d) + d - 1 (k3, unbiased and never negative), the last clamped to ±10 as in verl.
-    Raises ValueError for another kind.
+    With d = logprob - ref_logprob: ``kl`` or ``k1`` is d (unbiased), ``abs`` |d|, ``mse`` or ``k2`` d²/2, ``low_var_kl`` or
+    ``k3`` exp(-d) + d - 1 (unbiased and never negative), clamped to ±10 as in verl. A ``+`` behind the name keeps the
+    estimate's value and takes the gradient of k2, whose expectation is the gradient of the KL (that of k1 is 0, that of k3
+    is of another divergence). Raises ValueError for another kind.
     """
-    match kl_penalty:
-        case "kl":
+    value = _kl_value(logprob, ref_logprob, kl_penalty.removesuffix("+"))
+    if not kl_penalty.endswith("+"):
+        return value
+    square = 0.5 * (logprob - ref_logprob).square()
+    return square - square.detach() + value.detach()
+
+
+def _kl_value(logprob: Tensor, ref_logprob: Tensor, kind: str) -> Tensor:
+    match kind:
+        case "kl" | "k1":
             return logprob - ref_logprob
         case "abs":
             return (logprob - ref_logprob).abs()
-        case "mse":
+        case "mse" | "k2":
             return 0.5 * (logprob - ref_logprob).square()
-        case "low_var_kl":
+        case "low_var_kl" | "k3":
             log_ratio = (ref_logprob - logprob).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
             return (log_ratio.exp() - log_ratio - 1).clamp(-10.0, 10.0)
-    raise ValueError(f"unknown kl_penalty {kl_penalty!r}")
+    raise ValueError(f"unknown kl_penalty {kind!r}")
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from trainer.embedded.collect import concatenate, reply_of, select, token_means
 from trainer.embedded.sampler import Samples
 from trainer.python_parts import PythonScorer
 from trainer.reward import reward_view, score_rollouts
+from trainer.shaping import shape_scores, term_columns
 from trainer.types import REWARD_COLUMNS, ROLLOUT_COLUMNS, Domain, Judged, Task, TrainSpec
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,11 @@ class Scored:
     verified: Floats
     """The outcome as the training reward's verifier sees it (recipe ``reward.tests``)."""
     score: Floats
+
+    def with_term(self, name: str, values: Floats) -> Scored:
+        """The same with a further column ``term_<name>``; the score stays."""
+        ((column, array),) = term_columns({name: values}).items()
+        return replace(self, columns=self.columns.append_column(column, array))
 
 
 def episode_columns(
@@ -55,6 +61,7 @@ def episode_columns(
         "extracted": [verdict.answer for verdict in verdicts],
         "outcome": [verdict.outcome for verdict in verdicts],
         "response_length": samples.response_lengths,
+        "hint_length": samples.hint_lengths,
         "max_response_length": [max_response_length] * len(tasks),
         "turns": [len(turns) for turns in samples.turns],
         "truncated": [reason == "length" for reason in samples.stop_reasons],
@@ -104,8 +111,10 @@ def judge_rollouts(
     table = episode_columns(domain, tasks, samples, verdicts, recipe.data.max_response_length, spec.sandbox)
     rewarded = reward_view(table.select([*REWARD_COLUMNS, "visible", *domain.feature_names]), recipe.reward.tests)
     values, score = score_rollouts(rewarded, spec.terms, recipe.reward.weights, python)
-    for name, column in values.items():
-        table = table.append_column(f"term_{name}", pa.array(column, pa.float64()))
+    group_index = np.arange(table.num_rows) // recipe.rollout.n
+    added, score = shape_scores(rewarded, score, group_index, recipe.reward)
+    for name, column in term_columns(values | added).items():
+        table = table.append_column(name, column)
     return Scored(samples, table, table["outcome"].to_numpy(), rewarded["outcome"].to_numpy(), score)
 
 

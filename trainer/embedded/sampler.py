@@ -43,6 +43,8 @@ class Samples:
     response_lengths: list[int]
     """Sampled tokens (observations not counted)."""
     prompt_lengths: list[int]
+    hint_lengths: list[int]
+    """Tokens of the reply's beginning that were given, not sampled."""
 
 
 def sample(
@@ -55,6 +57,7 @@ def sample(
     observe: Observe | None = None,
     max_turns: int = 1,
     greedy: bool = False,
+    hints: Sequence[Sequence[int]] = (),
 ) -> Samples:
     """Sample one episode per prompt.
 
@@ -65,7 +68,9 @@ def sample(
 
     Deterministic in (policy weights, prompts, seed and options): row i draws from stream i of
     ``seed``, by inversion of the cumulative distribution. ``greedy`` takes the likeliest token instead;
-    its log-probability is still the one at ``temperature``.
+    its log-probability is still the one at ``temperature``. ``hints`` (one per prompt) are ids that begin the reply: they
+    are forced, count as part of the reply's text and length, and are not in ``response_mask``; a hint that leaves no
+    token to sample is cut.
 
     Raises NonFinite for a damaged policy, InputError where a prompt leaves no room for the response.
     """
@@ -81,6 +86,9 @@ def sample(
     # Both the record and the queue of forced tokens: -1 stands where nothing is decided yet.
     tokens = torch.full((len(prompts), limit), -1, device=device)
     tokens[:, :width] = unique[owner]
+    given = [list(hint)[: max_response_length - 1] for hint in hints] or [[] for _ in prompts]
+    for row, hint in enumerate(given):
+        tokens[row, width : width + len(hint)] = torch.tensor(hint, dtype=torch.long, device=device)
     logprobs, entropies = torch.zeros(2, len(prompts), limit, device=device).unbind()
     response = torch.zeros(len(prompts), limit, dtype=torch.bool, device=device)
     uniforms = torch.rand(len(prompts), max_response_length, generator=torch.Generator().manual_seed(seed)).to(device)
@@ -140,6 +148,7 @@ def sample(
         stop_reasons=episodes.stop_reasons,
         response_lengths=response.sum(1).tolist(),
         prompt_lengths=lengths.tolist(),
+        hint_lengths=[len(hint) for hint in given],
     )
 
 

@@ -13,7 +13,7 @@ from trainer.embedded.losses import (
     entropy_from_logits,
     kl_penalty,
     logprobs_from_logits,
-    policy_loss_matrix,
+    policy_losses,
 )
 from trainer.embedded.policy import Policy
 from trainer.embedded.sampler import NonFinite
@@ -29,8 +29,9 @@ cost of a pass wins on a small policy."""
 class TrainBatch:
     """Rollouts to learn from, grouped by prompt: row i belongs to prompt i // n.
 
-    ``tokens`` LongTensor[B,T], ``attention`` and ``response_mask`` BoolTensor[B,T], ``old_logprobs``
-    FloatTensor[B,T] at the sampling temperature, ``advantages`` FloatTensor[B]; right-padded.
+    ``tokens`` LongTensor[B,T], ``attention``, ``response_mask`` (tokens of the policy loss) and ``imitation_mask`` (tokens
+    of the supervised term) BoolTensor[B,T], ``old_logprobs`` FloatTensor[B,T] at the sampling ``temperature``,
+    ``advantages`` FloatTensor[B]; right-padded.
     """
 
     tokens: Tensor
@@ -38,6 +39,13 @@ class TrainBatch:
     response_mask: Tensor
     old_logprobs: Tensor
     advantages: Tensor
+    imitation_mask: Tensor
+    temperature: float
+
+    @property
+    def loss_mask(self) -> Tensor:
+        """Tokens whose log-probability is wanted: BoolTensor[B,T]."""
+        return self.response_mask | self.imitation_mask
 
     def rows(self, index: Tensor) -> TrainBatch:
         """The given rows, trimmed to the longest of them."""
@@ -48,6 +56,8 @@ class TrainBatch:
             self.response_mask[index, :width],
             self.old_logprobs[index, :width],
             self.advantages[index],
+            self.imitation_mask[index, :width],
+            self.temperature,
         )
 
 
@@ -71,21 +81,22 @@ def update_actor(
 ) -> dict[str, float]:
     """Run ``ppo_epochs`` × mini-batches of optimiser steps; returns verl's ``actor/…`` metrics.
 
-    ``reference`` is the policy of the KL loss, or None without one. Rows whose advantage is zero
-    have no gradient unless there is a KL loss or an entropy bonus, and are then left out of the
+    ``reference`` is the policy of the KL loss, or None without one. Rows whose advantage is zero and that are not
+    imitated have no gradient unless there is a KL loss or an entropy bonus, and are then left out of the
     passes but counted in the divisors; a mini-batch without any other row makes no optimiser step.
     Raises NonFinite, before the weights change, for a loss or gradient that is NaN or infinite.
     """
     actor = recipe.actor
     everything = reference is not None or actor.entropy_coeff > 0
-    ref_logprobs = _reference_logprobs(reference, batch, recipe.rollout.temperature) if reference else None
+    ref_logprobs = reference_logprobs(reference, batch) if reference else None
+    learned = (batch.advantages != 0) & batch.response_mask.any(-1) | batch.imitation_mask.any(-1)
     rows = len(batch.tokens)
     per_step = actor.ppo_mini_batch_size * recipe.rollout.n or rows
     totals: dict[str, list[float]] = {}
     for _ in range(actor.ppo_epochs):
         for start in range(0, rows, per_step):
             mini = torch.arange(start, min(start + per_step, rows))
-            active = mini if everything else mini[batch.advantages[mini] != 0]
+            active = mini if everything else mini[learned[mini]]
             if len(active) == 0:
                 continue
             for name, value in _optimise(policy, optimizer, batch, ref_logprobs, mini, active, recipe).items():
@@ -105,25 +116,22 @@ def _optimise(
     """One optimiser step on the mini-batch ``mini``, of which only the rows ``active`` have a gradient."""
     actor = recipe.actor
     divisors = {
-        "batch_num_tokens": float(batch.response_mask[mini].sum()),
-        "global_batch_size": float(batch.response_mask[mini].any(-1).sum()),
+        # At least one: a mini-batch may consist of masked rows alone, imitated ones among them.
+        "batch_num_tokens": max(float(batch.response_mask[mini].sum()), 1.0),
+        "global_batch_size": max(float(batch.response_mask[mini].any(-1).sum()), 1.0),
         "loss_scale_factor": float(recipe.data.max_response_length),
     }
-    sums = dict.fromkeys(("pg_loss", "kl_loss", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl"), 0.0)
+    imitated_tokens = float(batch.imitation_mask[mini].sum())
+    sums = dict.fromkeys(("pg_loss", "kl_loss", "imitation_loss", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl"), 0.0)
     passed_tokens = 0.0
     optimizer.zero_grad(set_to_none=True)
     for index in torch.split(active, MICRO_BATCH_ROWS):
         part = batch.rows(index)
         mask = part.response_mask.float()
-        logits = _response_logits(policy, part, recipe.rollout.temperature)
-        log_prob = _spread(logprobs_from_logits(logits, part.tokens[part.response_mask]), part.response_mask)
-        losses, clipped, approx_kl, clipped_lower = policy_loss_matrix(
-            part.old_logprobs,
-            log_prob,
-            part.advantages[:, None],
-            clip_ratio_low=actor.clip_ratio_low,
-            clip_ratio_high=actor.clip_ratio_high,
-            clip_ratio_c=actor.clip_ratio_c,
+        logits = _logits_of(policy, part)
+        log_prob = _spread(logprobs_from_logits(logits, part.tokens[part.loss_mask]), part.loss_mask)
+        losses, clipped, approx_kl, clipped_lower = policy_losses(
+            part.old_logprobs, log_prob, part.advantages[:, None], mask, actor
         )
         pg_loss = agg_loss(losses, mask, actor.loss_agg_mode, **divisors)
         loss = pg_loss
@@ -133,8 +141,12 @@ def _optimise(
             loss = loss + actor.kl_loss_coef * kl_loss
             sums["kl_loss"] += kl_loss.item()
         if actor.entropy_coeff > 0:
-            entropy = _spread(entropy_from_logits(logits), part.response_mask)
+            entropy = _spread(entropy_from_logits(logits), part.loss_mask)
             loss = loss - actor.entropy_coeff * agg_loss(entropy, mask, actor.loss_agg_mode, **divisors)
+        if imitated_tokens:
+            imitation_loss = -(log_prob * part.imitation_mask).sum() / imitated_tokens
+            loss = loss + actor.imitation.coef * imitation_loss
+            sums["imitation_loss"] += imitation_loss.item()
         loss.backward()  # type: ignore[no-untyped-call]
         sums["pg_loss"] += pg_loss.item()
         sums["pg_clipfrac"] += (clipped * mask).sum().item()
@@ -142,11 +154,13 @@ def _optimise(
         sums["ppo_kl"] += (approx_kl.detach() * mask).sum().item()
         passed_tokens += mask.sum().item()
     grad_norm = float(torch.nn.utils.clip_grad_norm_(policy.module.parameters(), actor.grad_clip))
-    if not math.isfinite(grad_norm) or not math.isfinite(sums["pg_loss"] + sums["kl_loss"]):
+    if not math.isfinite(grad_norm) or not math.isfinite(sum(sums.values())):
         raise NonFinite(f"loss {sums['pg_loss']}, gradient norm {grad_norm}")
     optimizer.step()
     if ref_logprobs is None:
         del sums["kl_loss"]
+    if not imitated_tokens:
+        del sums["imitation_loss"]
     # Rows that were left out are never clipped; how far the policy moved on them is not known.
     sums["pg_clipfrac"] /= divisors["batch_num_tokens"]
     sums["pg_clipfrac_lower"] /= divisors["batch_num_tokens"]
@@ -154,11 +168,11 @@ def _optimise(
     return sums | {"grad_norm": grad_norm}
 
 
-def _response_logits(policy: Policy, batch: TrainBatch, temperature: float) -> Tensor:
-    """Logits [N, V] that predict the N response tokens, row-major, at the sampling temperature."""
+def _logits_of(policy: Policy, batch: TrainBatch) -> Tensor:
+    """Logits [N, V] that predict the N tokens of the loss mask, row-major, at the sampling temperature."""
     predicts = torch.zeros_like(batch.response_mask)
-    predicts[:, :-1] = batch.response_mask[:, 1:]
-    return policy.logits(batch.tokens, batch.attention, predicts) / temperature
+    predicts[:, :-1] = batch.loss_mask[:, 1:]
+    return policy.logits(batch.tokens, batch.attention, predicts) / batch.temperature
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:
@@ -167,11 +181,11 @@ def _spread(values: Tensor, mask: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _reference_logprobs(reference: Policy, batch: TrainBatch, temperature: float) -> Tensor:
+def reference_logprobs(reference: Policy, batch: TrainBatch) -> Tensor:
+    """The reference policy's log-probabilities [B, T] of the tokens of the loss mask, 0 elsewhere."""
     result = torch.zeros_like(batch.old_logprobs)
     for index in torch.split(torch.arange(len(batch.tokens)), MICRO_BATCH_ROWS):
         part = batch.rows(index)
-        logits = _response_logits(reference, part, temperature)
-        logprobs = logprobs_from_logits(logits, part.tokens[part.response_mask])
-        result[index, : part.tokens.shape[1]] = _spread(logprobs, part.response_mask)
+        logprobs = logprobs_from_logits(_logits_of(reference, part), part.tokens[part.loss_mask])
+        result[index, : part.tokens.shape[1]] = _spread(logprobs, part.loss_mask)
     return result

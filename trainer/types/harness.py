@@ -19,6 +19,7 @@ ROLLOUT_COLUMNS: Mapping[str, str] = {
     "score": "DOUBLE", "advantage": "DOUBLE", "kept": "BOOLEAN", "response_length": "BIGINT",
     "max_response_length": "BIGINT", "turns": "BIGINT", "truncated": "BOOLEAN", "stop_reason": "VARCHAR",
     "mean_logprob": "DOUBLE", "entropy": "DOUBLE", "visible": "DOUBLE", "sandbox": "VARCHAR",
+    "hint_length": "BIGINT",
 }  # fmt: skip
 # The columns a reward term may read: what is known about a rollout before it is scored.
 REWARD_COLUMNS: tuple[str, ...] = (

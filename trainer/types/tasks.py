@@ -113,6 +113,11 @@ class Domain(Protocol):
         """Warm-start demonstrations on train tasks, in mixed styles."""
         ...
 
+    def hint(self, task: Task) -> str:
+        """A correct, worked reply to the task, of which a beginning may be given away in training; empty where the domain
+        knows none."""
+        ...
+
     def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
         """Score finished replies, one task each, in order; never raises on any text."""
         ...

@@ -15,7 +15,7 @@ import torch
 
 from tests.trainer.embedded.toy import CopyDomain, copy_policy, copy_recipe, copy_spec
 from trainer.embedded import grpo
-from trainer.embedded.gather import task_order, train_tasks
+from trainer.embedded.gather import train_tasks
 from trainer.embedded.metrics import read_metrics
 from trainer.embedded.policy import Policy, load_policy
 from trainer.groups import group_advantages
@@ -203,14 +203,6 @@ def test_levels_narrow_the_pool_and_an_unknown_level_is_named() -> None:
     assert {task.level for task in train_tasks(CopyDomain(), (1,))} == {1}
     with pytest.raises(InputError, match=r"data\.levels.*\[7\].*0, 1"):
         train_tasks(CopyDomain(), (7,))
-
-
-def test_each_epoch_visits_every_task_once_in_an_order_of_its_own() -> None:
-    order = task_order(50, seed=4)
-    epochs = [[next(order) for _ in range(50)] for _ in range(3)]
-    assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert epochs[0] != [next(task_order(50, seed=5)) for _ in range(50)]
 
 
 def test_a_cut_off_last_line_of_metrics_is_left_out(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,18 +13,35 @@ from torch import Tensor
 
 from trainer.embedded.losses import (
     agg_loss,
-    compute_policy_loss,
     entropy_from_logits,
     kl_penalty,
     logprobs_from_logits,
     masked_mean,
+    policy_losses,
 )
-from trainer.types import KlKind, LossAggMode
+from trainer.types import ActorRecipe, KlKind, LossAggMode
 
 # The functions run in float64 here, so that differences are the rounding of a few hundred additions
 # of numbers up to e^3 · 10: about 300 · 2^-53 · 200 = 7e-12.
 TOLERANCE = 1e-10
 MODES = get_args(LossAggMode)
+
+
+def compute_policy_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    loss_agg_mode: LossAggMode = "token-mean",
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``(pg_loss, pg_clipfrac, ppo_kl, pg_clipfrac_lower)`` as verl's function of this name gives them."""
+    actor = ActorRecipe(**options)
+    losses, *rest = policy_losses(old_log_prob, log_prob, advantages, response_mask, actor)
+    clipped, kl, lower = (masked_mean(values, response_mask) for values in rest)
+    return agg_loss(losses, response_mask, loss_agg_mode), clipped, kl, lower
+
 
 shapes = st.tuples(st.integers(1, 4), st.integers(1, 6))
 
@@ -144,9 +161,51 @@ def test_extreme_ratios_stay_finite() -> None:
         assert all(math.isfinite(value.item()) for value in outputs)
 
 
-def test_dual_clip_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="clip_ratio_c"):
-        compute_policy_loss(*(torch.ones(1, 1) for _ in range(4)), clip_ratio_c=1.0)
+@given(batches(), st.floats(1e-4, 0.5), st.floats(1e-4, 0.9))
+def test_gspo_has_one_ratio_per_sequence_and_its_gradient_at_every_token(
+    batch: dict[str, Tensor], low: float, high: float
+) -> None:
+    """Against eq. 7 and the gradient of eq. 5 written out: A · s · mean of the tokens' gradients, 0 where clipped."""
+    log_prob = batch["log_prob"].clone().requires_grad_()
+    advantages = batch["advantages"][:, :1].expand_as(log_prob)  # one per sequence
+    loss, *_ = compute_policy_loss(
+        batch["old_log_prob"], log_prob, advantages, batch["response_mask"], loss_agg_mode="seq-mean-token-mean",
+        policy_loss={"loss_mode": "gspo"}, clip_ratio_low=low, clip_ratio_high=high,
+    )  # fmt: skip
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert log_prob.grad is not None
+    expected, gradients = [], []
+    rows = list(zip(batch["old_log_prob"].tolist(), log_prob.tolist(), batch["response_mask"].tolist(), strict=True))
+    filled = sum(any(mask) for *_, mask in rows)
+    for (old, new, mask), advantage in zip(rows, advantages[:, 0].tolist(), strict=True):
+        tokens = [t for t, used in enumerate(mask) if used]
+        if not tokens:
+            gradients.append([0.0] * len(mask))
+            continue
+        s = math.exp(math.fsum(new[t] - old[t] for t in tokens) / len(tokens))
+        clipped = min(max(s, 1 - low), 1 + high)
+        expected.append(-min(s * advantage, clipped * advantage))
+        slope = -advantage * s / len(tokens) / filled if s * advantage <= clipped * advantage else 0.0
+        gradients.append([slope if used else 0.0 for used in mask])
+    assert loss.item() == pytest.approx(math.fsum(expected) / filled, abs=TOLERANCE)
+    # At the bound itself either one-sided gradient is right.
+    inside = [i for i, (old, new, mask) in enumerate(rows) if not _at_bound(old, new, mask, low, high)]
+    torch.testing.assert_close(
+        log_prob.grad[inside], torch.tensor(gradients, dtype=torch.float64)[inside], atol=1e-9, rtol=1e-9
+    )
+
+
+def _at_bound(old: list[float], new: list[float], mask: list[float], low: float, high: float) -> bool:
+    tokens = [t for t, used in enumerate(mask) if used]
+    s = math.exp(math.fsum(new[t] - old[t] for t in tokens) / max(1, len(tokens)))
+    return min(abs(s - 1 + low), abs(s - 1 - high)) < 1e-9
+
+
+def test_gspo_does_not_cut_a_negative_advantage_where_the_dual_clip_does() -> None:
+    batch = [torch.zeros(1, 2), torch.full((1, 2), 2.0), torch.full((1, 2), -1.0), torch.ones(1, 2)]
+    assert compute_policy_loss(*batch, clip_ratio_c=3.0)[0].item() == pytest.approx(3.0)
+    loss, *_ = compute_policy_loss(*batch, policy_loss={"loss_mode": "gspo"}, clip_ratio_c=3.0)
+    assert loss.item() == pytest.approx(math.exp(2.0))
 
 
 @settings(deadline=None)
@@ -180,16 +239,12 @@ def test_unknown_names_are_refused() -> None:
 @given(st.floats(-30, 0), st.floats(-30, 0), st.sampled_from(get_args(KlKind)))
 def test_kl_kinds_equal_their_formulas(logprob: float, ref: float, kind: KlKind) -> None:
     d = logprob - ref
-    expected = {
-        "kl": d,
-        "abs": abs(d),
-        "mse": d * d / 2,
-        "low_var_kl": min(max(math.exp(min(-d, 20.0)) + max(d, -20.0) - 1, -10.0), 10.0),
-    }
-    if kind == "low_var_kl" and d > 20:
-        expected[kind] = 10.0
+    k3 = 10.0 if d < -20 else min(math.exp(-d) + d - 1, 10.0)
+    expected = {"kl": d, "k1": d, "abs": abs(d), "mse": d * d / 2, "k2": d * d / 2, "low_var_kl": k3, "k3": k3}
+    if d > 20:  # the log ratio is cut at -20, and with it the value: exp(-20) + 20 - 1
+        expected |= dict.fromkeys(("low_var_kl", "k3"), 10.0)
     got = kl_penalty(torch.tensor([logprob], dtype=torch.float64), torch.tensor([ref], dtype=torch.float64), kind)
-    assert got.item() == pytest.approx(expected[kind], rel=1e-9, abs=1e-9)
+    assert got.item() == pytest.approx(expected[kind.removesuffix("+")], rel=1e-9, abs=1e-9)
 
 
 def test_k1_and_k3_estimate_the_exact_divergence() -> None:
@@ -203,12 +258,28 @@ def test_k1_and_k3_estimate_the_exact_divergence() -> None:
     assert expected["mse"] != pytest.approx(exact, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(KlKind) if kind != "kl"])
+@pytest.mark.parametrize("kind", [kind for kind in get_args(KlKind) if kind not in ("kl", "k1")])
 def test_kl_loss_pulls_towards_the_reference(kind: KlKind) -> None:
     logprob = torch.tensor([-1.0, -3.0], requires_grad=True)
     kl_penalty(logprob, torch.tensor([-2.0, -2.0]), kind).sum().backward()  # type: ignore[no-untyped-call]
     assert logprob.grad is not None
     assert logprob.grad.sign().tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in get_args(KlKind) if kind.endswith("+")])
+def test_straight_through_forms_have_the_gradient_of_the_divergence(kind: KlKind) -> None:
+    """In expectation over the policy's own samples, which is exact on three outcomes. The plain k1 has none at all."""
+    logits = torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
+    log_p = logits.log_softmax(0)
+    exact = torch.autograd.grad((log_p.exp() * (log_p - q.log())).sum(), logits, retain_graph=True)[0]
+
+    def sampled(name: KlKind) -> Tensor:
+        expectation = (log_p.detach().exp() * kl_penalty(log_p, q.log(), name)).sum()
+        return torch.autograd.grad(expectation, logits, retain_graph=True)[0]
+
+    torch.testing.assert_close(sampled(kind), exact)
+    torch.testing.assert_close(sampled("k1"), torch.zeros_like(exact))
 
 
 @settings(deadline=None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
 
 from tests.trainer.embedded.toy import CopyDomain, copy_policy, copy_recipe
-from trainer.embedded.losses import agg_loss, compute_policy_loss, entropy_from_logits, kl_penalty, logprobs_from_logits
+from trainer.embedded.losses import agg_loss, entropy_from_logits, kl_penalty, logprobs_from_logits, policy_losses
 from trainer.embedded.policy import Policy
 from trainer.embedded.sampler import NonFinite, sample
 from trainer.embedded.update import TrainBatch, make_optimizer, set_learning_rate, update_actor
@@ -24,7 +25,15 @@ def sampled_batch(policy: Policy, rows: int = 80) -> TrainBatch:
     prompts = [prompt + prompt[:1] * (i % 3) for i, prompt in enumerate(prompts) for _ in range(rows // 20)]
     drawn = sample(policy, prompts, temperature=TEMPERATURE, max_response_length=8, seed=3)
     advantages = torch.arange(rows, dtype=torch.float32) % 3 - 1
-    return TrainBatch(drawn.tokens, drawn.attention, drawn.response_mask, drawn.logprobs, advantages)
+    return TrainBatch(
+        drawn.tokens,
+        drawn.attention,
+        drawn.response_mask,
+        drawn.logprobs,
+        advantages,
+        imitation_mask=torch.zeros_like(drawn.response_mask),
+        temperature=TEMPERATURE,
+    )
 
 
 def plain_gradient(policy: Policy, reference: Policy | None, batch: TrainBatch, recipe: Recipe) -> list[torch.Tensor]:
@@ -33,13 +42,10 @@ def plain_gradient(policy: Policy, reference: Policy | None, batch: TrainBatch, 
     logits = policy.logits(batch.tokens, batch.attention)[:, :-1] / TEMPERATURE
     labels, mask = batch.tokens[:, 1:], batch.response_mask[:, 1:].float()
     log_prob = logprobs_from_logits(logits, labels)
-    losses, *_ = compute_policy_loss(
-        batch.old_logprobs[:, 1:],
-        log_prob,
-        batch.advantages[:, None].expand_as(mask),
-        mask,
-        loss_agg_mode=actor.loss_agg_mode,
+    matrix, *_ = policy_losses(
+        batch.old_logprobs[:, 1:], log_prob, batch.advantages[:, None].expand_as(mask), mask, actor
     )
+    losses = agg_loss(matrix, mask, actor.loss_agg_mode)
     if actor.loss_agg_mode == "seq-mean-token-sum-norm":  # the divisor is the longest allowed response
         losses = losses * mask.shape[1] / recipe.data.max_response_length
     if reference is not None:
@@ -49,6 +55,9 @@ def plain_gradient(policy: Policy, reference: Policy | None, batch: TrainBatch, 
         losses = losses + actor.kl_loss_coef * agg_loss(kl_penalty(log_prob, ref, "low_var_kl"), mask, "token-mean")
     if actor.entropy_coeff:
         losses = losses - actor.entropy_coeff * agg_loss(entropy_from_logits(logits), mask, "token-mean")
+    if batch.imitation_mask.any():
+        imitated = batch.imitation_mask[:, 1:].float()
+        losses = losses - actor.imitation.coef * (log_prob * imitated).sum() / imitated.sum()
     return list(torch.autograd.grad(losses, list(policy.module.parameters())))
 
 
@@ -69,9 +78,33 @@ def test_gradient_with_kl_loss_and_entropy_bonus() -> None:
     check_gradient(recipe_of(use_kl_loss=True, kl_loss_coef=0.5, entropy_coeff=0.1), with_reference=True)
 
 
-def check_gradient(recipe: Recipe, *, with_reference: bool) -> None:
-    policy, reference = copy_policy(0), copy_policy(1) if with_reference else None
+@pytest.mark.parametrize("mode", get_args(LossAggMode))
+def test_gradient_with_gspo_in_every_mode(mode: LossAggMode) -> None:
+    check_gradient(recipe_of(policy_loss={"loss_mode": "gspo"}, loss_agg_mode=mode), with_reference=False)
+
+
+def test_gradient_with_imitation_of_rows_that_have_no_advantage_too() -> None:
+    policy = copy_policy(0)
     batch = sampled_batch(policy)
+    # A third of the rows, whatever their advantage, prompts included as a hint would be.
+    chosen = (torch.arange(len(batch.tokens)) % 3 == 1)[:, None] & batch.attention
+    chosen[:, 0] = False  # nothing predicts the first token
+    check_gradient(
+        recipe_of(imitation={"coef": 0.3}), with_reference=False, batch=replace(batch, imitation_mask=chosen)
+    )
+
+
+def test_masked_rows_have_no_gradient_and_count_in_no_divisor() -> None:
+    policy = copy_policy(0)
+    batch = sampled_batch(policy)
+    mask = batch.response_mask.clone()
+    mask[::4] = False
+    check_gradient(recipe_of(), with_reference=False, batch=replace(batch, response_mask=mask))
+
+
+def check_gradient(recipe: Recipe, *, with_reference: bool, batch: TrainBatch | None = None) -> None:
+    policy, reference = copy_policy(0), copy_policy(1) if with_reference else None
+    batch = batch or sampled_batch(policy)
     expected = plain_gradient(policy, reference, batch, recipe)
     optimizer = torch.optim.SGD(policy.module.parameters(), lr=0.0)  # keeps the gradient, moves nothing
     update_actor(policy, reference, optimizer, batch, recipe)
@@ -105,7 +138,7 @@ def test_mini_batches_and_epochs_each_make_a_step() -> None:
 def test_a_batch_without_advantage_changes_nothing() -> None:
     policy = copy_policy()
     batch = sampled_batch(policy)
-    dead = TrainBatch(batch.tokens, batch.attention, batch.response_mask, batch.old_logprobs, 0 * batch.advantages)
+    dead = replace(batch, advantages=0 * batch.advantages)
     before = deepcopy(policy.module.state_dict())
     assert update_actor(policy, None, make_optimizer(policy, recipe_of()), dead, recipe_of()) == {}
     assert all(torch.equal(before[name], value) for name, value in policy.module.state_dict().items())

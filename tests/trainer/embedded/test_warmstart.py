@@ -53,6 +53,9 @@ class Successor:
             for task in self.tasks("train", count, seed)
         ]
 
+    def hint(self, task: Task) -> str:
+        return ""
+
     def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
         return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
 

@@ -58,6 +58,9 @@ class CopyDomain:
     def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
         return [Demonstration(messages=t.messages, reply=t.answer, style="copy") for t in self.tasks("train", count)]
 
+    def hint(self, task: Task) -> str:
+        return task.answer + DIGITS.replace(task.answer, "")[:2]
+
     def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
         return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
 

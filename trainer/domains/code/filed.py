@@ -56,10 +56,11 @@ class FiledCodeDomain:
                 "this task file holds no solutions to learn from: start from a policy that needs no warm start"
             )
         chosen = seeded("code demonstrations", str(seed)).choices(solved, k=count)
-        return [
-            Demonstration(messages=t.messages, reply=f"```python\n{t.answer.strip()}\n```", style="program")
-            for t in chosen
-        ]
+        return [Demonstration(messages=t.messages, reply=_reply(t), style="program") for t in chosen]
+
+    def hint(self, task: Task) -> str:
+        """The program that the file gives, if any."""
+        return _reply(task) if task.answer.strip() else ""
 
     def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
         """All programs of a batch in one go. Outcome 1.0 if every case passes, those that are shown included, as the
@@ -96,6 +97,10 @@ def divided(tests: Tests) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
         return tests.hidden, tests.hidden
     held_back = set(ranked[: max(1, len(ranked) // 3)])
     return tuple(c for c in tests.hidden if c not in held_back), tuple(c for c in tests.hidden if c in held_back)
+
+
+def _reply(task: Task) -> str:
+    return f"```python\n{task.answer.strip()}\n```"
 
 
 def _with_hidden(task: Task, hidden: tuple[Case, ...]) -> Task:

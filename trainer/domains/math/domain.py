@@ -64,6 +64,10 @@ class MathDomain:
         problems = islice(_train_problems(seed), count)
         return [_demonstration(p, style, random) for p, style in zip(problems, styles, strict=True)]
 
+    def hint(self, task: Task) -> str:
+        """The style that works step by step."""
+        return " ".join([*solve(_expression(task)).steps, f"{MARKER}{task.answer}"])
+
     def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
         return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
 

@@ -52,6 +52,10 @@ class FiledMathDomain:
     def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
         return self._generated.demonstrations(count, seed)
 
+    def hint(self, task: Task) -> str:
+        """Nothing: a file has answers, and the beginning of an answer is a guess."""
+        return ""
+
     def judge(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Judged]:
         return [self.judge_one(task, reply) for task, reply in zip(tasks, replies, strict=True)]
 

@@ -1,0 +1,126 @@
+"""A training that is killed between two steps and goes on equals the one that was not."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.trainer.embedded.toy import CopyDomain, copy_policy, copy_recipe, copy_spec
+from trainer.embedded import grpo
+from trainer.embedded.files import STATE, prepare_directory
+from trainer.embedded.metrics import read_metrics
+from trainer.types import InputError, Recipe, StepProgress, TrainResult, TrainSpec
+
+
+class Killed(Exception):
+    """Stands for the end of the process: nothing of the job's own runs after it."""
+
+
+def attempt(spec: TrainSpec, die_after: int = 10**9) -> TrainResult:
+    torch.set_num_threads(1)
+    prepare_directory(spec)
+
+    def report(progress: StepProgress) -> None:
+        if progress.step == die_after:
+            raise Killed
+
+    return grpo.train(spec, copy_policy(), CopyDomain(), report)
+
+
+def learned(result: TrainResult) -> tuple[str, pa.Table, list[tuple[int, dict[str, float]]]]:
+    """Weights, rollouts and metrics, without the clock's."""
+    assert result.checkpoint and result.rollouts_dir and result.metrics_file
+    weights = hashlib.sha256((result.checkpoint / "model.safetensors").read_bytes()).hexdigest()
+    table = pa.concat_tables([pq.read_table(file) for file in sorted(result.rollouts_dir.glob("*.parquet"))])
+    metrics = [
+        (step, {name: value for name, value in data.items() if not name.startswith(("timing", "perf"))})
+        for step, data in read_metrics(result.metrics_file)
+    ]
+    return weights, table, metrics
+
+
+STATEFUL: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "kl": {
+        "actor": {"use_kl_loss": True, "kl_loss_coef": 0.1, "ppo_epochs": 2, "ppo_mini_batch_size": 4},
+        "algorithm": {"use_kl_in_reward": True, "kl_ctrl": {"type": "adaptive", "horizon": 100}},
+    },
+    "curriculum": {"data": {"curriculum": {"mode": "solve_rate"}, "hints": {"enable": True}}},
+    "dynamic sampling": {"algorithm": {"filter_groups": {"enable": True}}, "rollout": {"temperature_end": 0.5}},
+}
+
+
+@pytest.mark.parametrize("sections", STATEFUL.values(), ids=STATEFUL)
+def test_killed_twice_and_resumed_equals_undisturbed(
+    sections: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe: Recipe = copy_recipe(**sections)
+    whole = attempt(copy_spec(tmp_path / "whole", recipe))
+    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)  # after every step
+    spec = copy_spec(tmp_path / "killed", recipe)
+    for step in (2, 4):
+        with pytest.raises(Killed):
+            attempt(spec, die_after=step)
+    resumed = attempt(spec)
+    for expected, found in zip(learned(whole), learned(resumed), strict=True):
+        assert found == expected
+    assert (resumed.cost.steps, resumed.cost.tokens, resumed.cost.rollouts) == (
+        whole.cost.steps, whole.cost.tokens, whole.cost.rollouts,
+    )  # fmt: skip
+    assert not (spec.out_dir / STATE).exists()
+
+
+def test_the_second_attempt_does_not_train_the_steps_of_the_first_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
+    spec = copy_spec(tmp_path)
+    with pytest.raises(Killed):
+        attempt(spec, die_after=5)
+    steps: list[int] = []
+    prepare_directory(spec)
+    grpo.train(spec, copy_policy(), CopyDomain(), lambda progress: steps.append(progress.step))
+    # The report of step 5 was never returned from, so its state is that of step 4.
+    assert steps[0] == 5
+
+
+def test_another_training_in_the_folder_starts_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
+    with pytest.raises(Killed):
+        attempt(copy_spec(tmp_path), die_after=4)
+    other = attempt(copy_spec(tmp_path, seed=2))
+    assert learned(other)[0] == learned(attempt(copy_spec(tmp_path / "fresh", seed=2)))[0]
+
+
+def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
+    spec = copy_spec(tmp_path)
+    with pytest.raises(Killed):
+        attempt(spec, die_after=4)
+    tensors = tmp_path / STATE / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"state/tensors\.safetensors: damaged .*delete the folder to train from"):
+        attempt(spec)
+    (tmp_path / STATE / "loop.json").write_text("{")
+    with pytest.raises(InputError, match=r"state/loop\.json: damaged at the whole file"):
+        attempt(spec)
+
+
+def test_without_metrics_of_the_first_steps_there_is_no_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
+    spec = copy_spec(tmp_path)
+    with pytest.raises(Killed):
+        attempt(spec, die_after=4)
+    (tmp_path / "metrics-1.jsonl").unlink()
+    with pytest.raises(InputError, match="metrics of the first 3 steps are gone"):
+        attempt(spec)
