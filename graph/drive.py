@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from graph import isolation, session
 from graph.clock import Clock
 from graph.config import Resolved, RunConfig
+from graph.leftovers import sweep
 from graph.progress import Progress, console
 from graph.record import RunRecord
 from sandboxes.types import SandboxFailure
@@ -110,6 +111,7 @@ def drive(action: Start | Resume, *, as_json: bool) -> int:
             config, options = action.resolved.config, action.resolved.chosen("recipe")
         else:
             manifest, saved = session.reopen(action.root, names)
+            sweep(action.root)
             config, options = _with_budget(saved.config, action), saved.chosen("recipe")
         return _loop(action, manifest.run_id, config, options, progress, as_json)
 
@@ -133,6 +135,7 @@ def _loop(
 
     from graph.build import build
     from graph.nodes import out_of_budget
+    from graph.rebuild import remake, standing
     from graph.services import JobRunner, make_trainer
 
     root = action.root
@@ -158,6 +161,11 @@ def _loop(
             machine = build(saver)
             where: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": RECURSION_LIMIT}
             state = machine.get_state(where)
+            if found := None if state.created_at else standing(deps.record):
+                progress.say("run", f"no checkpoint: goes on behind the {found.node} of the ledger's last version")
+                machine.update_state(where, found.state, as_node=found.node)
+                state = machine.get_state(where)
+            remake(deps)
             finished = bool(state.created_at) and not state.next
             spent = out_of_budget(deps, cast("LoopState", state.values)) if finished else ""
             if finished and not spent:

@@ -26,9 +26,7 @@ def judge_candidate(deps: Deps, state: LoopState) -> GateReport | str:
     version = deps.record.load(candidate, "version", Version)
     harness = deps.harness.load(version.harness_commit)
     looks = [
-        GateReport.model_validate(e["gate"])
-        for e in deps.record.entries("ledger")
-        if e["kind"] == "verdict" and e["gate"] and e["version"] != candidate
+        GateReport.model_validate(e["gate"]) for e in deps.record.verdicts() if e["gate"] and e["version"] != candidate
     ]
     seeds = state["seeds"]
     arms = [

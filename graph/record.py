@@ -8,9 +8,12 @@ after a crash writes nothing twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -48,6 +51,28 @@ def read_record(path: Path, kind: type[T]) -> T:
         ) from err
 
 
+@dataclass(frozen=True)
+class Line:
+    """One line of a store: ``entry`` is None where it is damaged; ``whole`` says whether it ends."""
+
+    number: int
+    text: str
+    entry: dict[str, Any] | None
+    whole: bool
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """The lines of a store, damaged ones included; none where there is no file."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        for number, text in enumerate(file, 1):
+            entry = None
+            with contextlib.suppress(ValueError):
+                entry = json.loads(text)
+            yield Line(number, text, entry if isinstance(entry, dict) and "key" in entry else None, text.endswith("\n"))
+
+
 class RunRecord:
     """One run's stores. Open it under the run's lock to write; anybody may read."""
 
@@ -79,21 +104,19 @@ class RunRecord:
 
     def entries(self, store: Store) -> Iterator[dict[str, Any]]:
         """All entries in order of writing. A damaged line is an InputError with file and line."""
-        path = self.path(store)
-        if not path.exists():
-            return
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
-                    return  # being written, or torn: see _mend_tail
-                try:
-                    entry = json.loads(line)
-                    entry["key"]
-                except (json.JSONDecodeError, KeyError, TypeError) as err:
-                    raise InputError(
-                        f"{path}: line {number} is damaged; restore the file from a copy or delete that line"
-                    ) from err
-                yield entry
+        for line in lines_of(self.path(store)):
+            if not line.whole:
+                return  # being written, or torn: see _mend_tail
+            if line.entry is None:
+                raise InputError(
+                    f"{self.path(store)}: line {line.number} is damaged; set it aside with "
+                    f"python -m graph.runs check {shlex.quote(str(self.root))} --repair"
+                )
+            yield line.entry
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        """The ledger's verdicts in order of version, whatever the order of their lines (a repair may append one late)."""
+        return sorted((e for e in self.entries("ledger") if e["kind"] == "verdict"), key=lambda e: str(e["version"]))
 
     def append(self, store: Store, key: str, entry: Mapping[str, Any]) -> bool:
         """Write one entry durably; False if the key was there already."""

@@ -1,4 +1,4 @@
-"""python -m graph.runs: list runs, show a run, one version or one rollout. Read-only; a live run may be read."""
+"""python -m graph.runs: list runs, show a run, one version or one rollout (a live run may be read); check and repair one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def parser() -> argparse.ArgumentParser:
     part = show.add_mutually_exclusive_group()
     part.add_argument("--version", metavar="V", help="diagnosis, intervention, backtest, gate and diff of one version")
     part.add_argument("--rollout", metavar="ID", help="one rollout with every reward term")
-    for command in (lister, show):
+    check = commands.add_parser("check", help="is the run whole? exit 0 sound, 1 problems, 2 usage, 75 in use")
+    check.add_argument("run", metavar="RUN", help="name or folder of the run")
+    check.add_argument("--repair", action="store_true", help="restore what can be restored; nothing is lost")
+    for command in (lister, show, check):
         command.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
         command.add_argument("--json", action="store_true", help="JSON on stdout")
     return p
@@ -35,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             show_value([overview(root) for root in roots(args.runs_dir)], args.json)
             return 0
         root = find_run(args.run, args.runs_dir)
+        if args.command == "check":
+            from graph.integrity.command import check
+
+            return check(root, repair=args.repair, as_json=args.json)
         if args.version:
             show_value(version_story(root, args.version), args.json)
         elif args.rollout:

@@ -7,13 +7,14 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from graph.config import Resolved, dump, resolve
 from graph.record import read_record, write_atomic
@@ -71,12 +72,17 @@ def locked(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as err:
-            file.seek(0)
-            raise Locked(f"{root}: in use by process {file.read().strip() or '?'}; wait for it or stop it") from err
+            raise Locked(holder_of(root, file)) from err
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def holder_of(root: Path, lock: TextIO) -> str:
+    """Who has the run, as one line."""
+    lock.seek(0)
+    return f"{root}: in use by process {lock.read().strip() or '?'}; wait for it or stop it"
 
 
 def create(root: Path, resolved: Resolved, node_names: tuple[str, ...]) -> Manifest:
@@ -117,21 +123,37 @@ def set_status(root: Path, status: Status, message: str = "") -> None:
 
 
 @contextlib.contextmanager
-def checkpoints(root: Path) -> Iterator[SqliteSaver]:
-    """The LangGraph checkpointer of a run; the state holds plain values only, so nothing else is unpacked."""
+def checkpoints(root: Path, *, writable: bool = True) -> Iterator[SqliteSaver]:
+    """The LangGraph checkpointer of a run; the state holds plain values only, so nothing else is unpacked.
+
+    Raises InputError, with the remedy, for a damaged file; read only, every page of it is looked at.
+    """
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     path = root / "checkpoints.sqlite"
-    connection = sqlite3.connect(path, check_same_thread=False)
     try:
-        with contextlib.closing(connection):
-            connection.execute("PRAGMA quick_check")
-            yield SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+        with contextlib.closing(_connection(path, writable)) as connection:
+            words = connection.execute(f"PRAGMA {'quick' if writable else 'integrity'}_check").fetchall()
+            if words != [("ok",)]:
+                raise sqlite3.DatabaseError(words[0][0])
+            saver = SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+            saver.is_setup = not writable  # its tables are there
+            yield saver
     except sqlite3.DatabaseError as err:
         raise InputError(
-            f"{path}: damaged ({err}); restore it from a copy, or move it away and --resume: finished work is kept"
+            f"{path}: damaged ({' '.join(str(err).split())}); set it aside with python -m graph.runs check "
+            f"{shlex.quote(str(root))} --repair and --resume: finished work is kept"
         ) from err
+
+
+def _connection(path: Path, writable: bool) -> sqlite3.Connection:
+    if writable:
+        return sqlite3.connect(path, check_same_thread=False)
+    # Without a journal beside it nobody's last words are missed, and no right to write is needed.
+    journal = path.with_name(f"{path.name}-wal").exists()
+    uri = f"{path.absolute().as_uri()}?mode=ro{'' if journal else '&immutable=1'}"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 
 @contextlib.contextmanager

@@ -91,6 +91,7 @@ class Git:
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_ATTR_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",  # looking (status) writes nothing, and leaves no lock when it is killed
             **identity("AUTHOR", SERVICE),
             **identity("COMMITTER", SERVICE),
             "LC_ALL": "C",

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.backends import backend_or_skip
-from tests.e2e.conftest import Runner
+from tests.runs import Runner
 
 
 @pytest.fixture(scope="module")

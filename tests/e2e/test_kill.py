@@ -14,7 +14,7 @@ import pytest
 
 from graph.build import NODES
 from graph.record import RunRecord
-from tests.e2e.conftest import Runner
+from tests.runs import Runner
 
 VOLATILE = {"harness_commit", "merge_commit", "duration_s", "run_id", "inputs"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from graph.record import RunRecord
-from tests.e2e.conftest import Runner
+from tests.runs import Runner, copy_run
 
 
 def test_a_run_ends_with_versions_verdicts_sealed_scores_and_a_story(undisturbed: tuple[Path, dict[str, Any]]) -> None:
@@ -76,10 +76,7 @@ def test_every_decision_is_on_record_and_can_be_shown(runner: Runner, undisturbe
 
 def test_a_finished_run_goes_on_with_more_budget(runner: Runner, undisturbed: tuple[Path, dict[str, Any]]) -> None:
     run, summary = undisturbed
-    copy = run.with_name("longer")
-    subprocess.run(["cp", "-r", run, copy], check=True)
-    for path in copy.rglob("*.json"):  # jobs of the copy lie elsewhere
-        path.write_text(path.read_text().replace(str(run), str(copy)))
+    copy = copy_run(run, run.with_name("longer"))
     same = runner.run("--resume", str(copy), "--json")  # without more budget there is nothing to do
     assert same.returncode == 0, same.stderr
     assert "give more --minutes or --versions" in same.stderr
