@@ -20,7 +20,7 @@ from agents.types import Prediction
 from graph import svg
 from graph.curves import PASS_AT_K, K
 from graph.record import write_atomic
-from graph.report_types import Estimate, ReportData, VersionRow
+from graph.report_types import Estimate, Reading, ReportData, VersionRow
 
 MARKS: Mapping[str, str] = {
     "promoted": "✓", "provisional": "◐", "rejected": "✗", "undecided": "?", "invalid": "!", "unconfirmed": "≈",
@@ -84,6 +84,7 @@ def environment() -> Environment:
         "dotted": dotted,
         "effect": effect,
         "bounds": bounds,
+        "split_alarms": split_alarms,
     }
     env.globals |= {"marks": MARKS, "held": held, "arrow": {"up": "↑", "down": "↓"}}
     return env
@@ -207,6 +208,12 @@ def lineage(data: ReportData, css: Mapping[str, str]) -> Markup | None:
 
     nodes = [svg.Node(r.version, r.parent, r.verdict, caption(r)) for r in data.versions]
     return svg.lineage(nodes, data.champion) if nodes else None
+
+
+def split_alarms(readings: Sequence[Reading]) -> tuple[list[Reading], list[Reading]]:
+    """Readings to be seen at once, and those within their lines."""
+    quiet = [r for r in readings if r.finding.severity == "ok"]
+    return [r for r in readings if r.finding.severity != "ok"], quiet
 
 
 def held(prediction: Prediction, realised: float) -> bool:

@@ -11,6 +11,7 @@ from agents.types import BacktestReport, Diagnosis, Intervention
 from graph import versions
 from graph.curves import read_curves
 from graph.decide import skill_refs
+from graph.health import health_of, solve_rates
 from graph.report_types import (
     Command,
     CostRow,
@@ -20,21 +21,17 @@ from graph.report_types import (
     PolicyRow,
     ReportData,
     SampleRollout,
-    SolveRates,
     VersionRow,
 )
 from graph.reporting import own_skills
 from graph.state import Deps
 from graph.summary import PolicySummary, Score, Summary, VersionSummary
 from graph.versions import BASELINE, Version, evaluations, results_of, seeds_of
-from trainer.evaluation import score_array
 from trainer.evidence import open_rollouts
 from trainer.sql import select
 from trainer.types import Cost
 
 SAMPLE_TASKS = 3
-SOLVED_RATE = 0.5
-"""A task counts as solved by a version that solves it in at least half of its samples."""
 
 
 def report_data(deps: Deps, summary: Summary) -> ReportData:
@@ -66,7 +63,8 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
         learned=_estimate(summary.learned),
         gain=_estimate(summary.gain),
         versions=(_baseline_row(deps), *(_version_row(deps, v) for v in summary.versions)),
-        rates=tuple(_solve_rates(deps, [v for v in trained if record.saved(v, "health")])),
+        rates=tuple(solve_rates(record, [v for v in trained if record.saved(v, "health")])),
+        health=health_of(record.root, summary.champion.version),
         curves=read_curves(metrics, rollouts),
         rollouts=tuple(_samples(deps, summary.champion.version)),
         skills=tuple(r for r in skill_refs(deps) if r.name in own_skills(record.root)),
@@ -181,25 +179,6 @@ def _samples(deps: Deps, version: str) -> Sequence[SampleRollout]:
         )
         for row in rows
     ]
-
-
-def _solve_rates(deps: Deps, names: Sequence[str]) -> Sequence[SolveRates]:
-    """Each version's solve rates on the validation tasks, all in one order: those that are solved most first."""
-    means = {}
-    for name in names:
-        scores = score_array(evaluations(deps.record, name, seeds_of(deps.record, name), "validation"))
-        means[name] = scores.mean(axis=(0, 2))
-    if not means:
-        return []
-    everywhere = sum(means.values()) / len(means)
-    order = (-everywhere).argsort(kind="stable")
-    rows = []
-    for name in names:
-        parent = means.get(deps.record.load(name, "version", Version).parent, means[name])
-        now, before = means[name] >= SOLVED_RATE, parent >= SOLVED_RATE
-        gained, lost = int((now & ~before).sum()), int((before & ~now).sum())
-        rows.append(SolveRates(version=name, rates=tuple(means[name][order].tolist()), gained=gained, lost=lost))
-    return rows
 
 
 def _costs(deps: Deps, trained: Sequence[str]) -> Sequence[CostRow]:

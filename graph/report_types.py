@@ -6,10 +6,11 @@ Every text may come from a rollout or a model and is escaped when it is drawn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from agents.types import BacktestReport, Diagnosis, Intervention, SkillRef
-from trainer.types import Cost, Record, Verdict
+from agents.types import BacktestReport, Diagnosis, Intervention, Prediction, SkillRef
+from trainer.types import SCHEMA_VERSION, Cost, Finding, Layer, Record, Verdict
 
 RowVerdict = Verdict | Literal["baseline", "refused", "failed", "open"]
 
@@ -55,6 +56,59 @@ class VersionRow(Record):
     intervention: Intervention | None = None
     backtest: BacktestReport | None = None
     diff: str = ""
+
+
+class Reading(Record):
+    """One finding with both lines of its diagnostic and what the parent reads; ``above`` says where trouble lies."""
+
+    finding: Finding
+    warn: float
+    critical: float
+    above: bool = True
+    parent: float | None = None
+
+
+class Course(Record):
+    """One training metric in ten equal parts of the training, and the parent's."""
+
+    metric: str
+    values: tuple[float, ...]
+    parent: tuple[float, ...] = ()
+
+
+class Change(Record):
+    """The version layer: what changed against the parent, what it did to tasks, and how earlier tries of the factor ended.
+
+    ``gained`` and ``lost`` as in SolveRates; ``earlier`` has one line per version.
+    """
+
+    parent: str
+    factor: str
+    title: str
+    prediction: Prediction
+    realised: float | None
+    verdict: str
+    delta: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    gained: int = 0
+    lost: int = 0
+    earlier: tuple[str, ...] = ()
+
+
+class Health(Record):
+    """The health report of one version: four layers of evidence, each against its lines, its course and its parent.
+
+    ``courses`` are by layer; ``scores`` are pairs of the version's and the parent's. ``run`` is the run's folder.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run: str
+    version: str
+    scores: Mapping[str, tuple[float, float | None]]
+    readings: tuple[Reading, ...]
+    courses: Mapping[Layer, tuple[Course, ...]]
+    change: Change | None = None
 
 
 class Curve(Record):
@@ -153,6 +207,7 @@ class ReportData(Record):
     gain: Estimate | None = None
     versions: tuple[VersionRow, ...] = ()
     rates: tuple[SolveRates, ...] = ()
+    health: Health | None = None
     curves: tuple[Curve, ...] = ()
     rollouts: tuple[SampleRollout, ...] = ()
     skills: tuple[SkillRef, ...] = ()

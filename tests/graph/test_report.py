@@ -22,8 +22,10 @@ from graph.report_types import (
     Curve,
     Estimate,
     HarnessCommit,
+    Health,
     PaidTerm,
     PolicyRow,
+    Reading,
     ReportData,
     SampleRollout,
     SolveRates,
@@ -102,6 +104,9 @@ def full(text: str) -> ReportData:
         ),
         versions=(VersionRow(version="v0000", verdict="baseline"), candidate),
         rates=(SolveRates(version="v0000", rates=(1.0, 0.0)), SolveRates(version=text, rates=(0.5, 0.9), gained=3, lost=2)),
+        health=Health(run=text, version=text, scores={}, courses={}, readings=tuple(
+            Reading(finding=finding.model_copy(update={"severity": severity}), warn=0.1, critical=0.2) for severity in ("warn", "ok")
+        )),
         curves=(curve, curve.model_copy(update={"version": "v0000"})),
         rollouts=(SampleRollout(
             rollout_id=text, version=text, step=3, prompt=text, response=text, answer=text, extracted=text, outcome=0.0,
