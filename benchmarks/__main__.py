@@ -8,6 +8,7 @@ BENCHMARKS = {
     "math": "sealed results over seeds, from the human reference and from a damaged start",
     "code": "sealed results over seeds, with hidden and with visible tests as the reward",
     "sandbox": "short programs: warm workers against a process or a sandbox each, and what grows over many",
+    "trainer": "a GRPO step against TRL, transformers' generate, and the bare passes",
     "python_terms": "what isolation costs a Python reward term in a training step",
 }
 
