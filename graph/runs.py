@@ -1,4 +1,5 @@
-"""python -m graph.runs: list runs, show a run, one version or one rollout (a live run may be read); check and repair one."""
+"""python -m graph.runs: list runs, show a run, one version, one rollout or a version's health (a live
+run may be read); check and repair one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="is the run whole? exit 0 sound, 1 problems, 2 usage, 75 in use")
     check.add_argument("run", metavar="RUN", help="name or folder of the run")
     check.add_argument("--repair", action="store_true", help="restore what can be restored; nothing is lost")
-    for command in (lister, show, check):
+    health = commands.add_parser(
+        "health", help="four layers of evidence on one version against its parent, in Markdown"
+    )
+    health.add_argument("run", metavar="RUN", help="name or folder of the run")
+    health.add_argument("--version", metavar="V", help="any version that was trained (default: the champion)")
+    for command in (lister, show, check, health):
         command.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
         command.add_argument("--json", action="store_true", help="JSON on stdout")
     return p
@@ -42,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from graph.integrity.command import check
 
             return check(root, repair=args.repair, as_json=args.json)
-        if args.version:
+        if args.command == "health":
+            from graph.health import print_health
+
+            print_health(root, args.version, args.json)
+        elif args.version:
             show_value(version_story(root, args.version), args.json)
         elif args.rollout:
             show_value(rollout(root, args.rollout), args.json)

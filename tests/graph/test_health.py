@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.types import Intervention, Prediction
-from graph.health import BARS, course, health_of, markdown, print_health
+from graph.health import BARS, course, health_of, markdown
 from graph.record import RunRecord
+from graph.runs import main
 from graph.versions import Results, Version, eval_file
 from trainer.harness import HarnessRepo
 from trainer.seed_harness import load_seed_files
@@ -98,6 +99,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "gate": own,
         }
         record.append("ledger", f"{version}.verdict", entry)
+    (root / "manifest.json").touch()  # makes the folder a run
     return root
 
 
@@ -125,6 +127,7 @@ def test_the_champion_is_the_default_and_the_baseline_has_no_change(run: Path) -
 def test_a_version_without_a_report_is_refused_with_those_that_have_one(run: Path) -> None:
     with pytest.raises(InputError, match=r"^demo: version v0002: no health report; .*: v0000, v0001$"):
         health_of(run, "v0002")
+    assert main(["health", str(run), "--version", "v0002"]) == 2
 
 
 def test_markdown_keeps_its_shape_whatever_a_diagnostic_says(run: Path) -> None:
@@ -140,7 +143,7 @@ def test_markdown_keeps_its_shape_whatever_a_diagnostic_says(run: Path) -> None:
 
 
 def test_json_is_the_whole_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_health(run, "v0001", True)
+    assert main(["health", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == health_of(run, "v0001").model_dump(mode="json")
 
 
