@@ -7,14 +7,16 @@ PACKAGES := graph agents trainer skills_db sandboxes benchmarks tests
 CANDIDATES := $(if $(PYTHON),"$(PYTHON)",python3.11 python3 python3.12 python3.13)
 PIP := $(PY) -m pip install --disable-pip-version-check
 
-.PHONY: help setup run test test-docker lint bench clean
+.PHONY: help setup run test test-docker test-storm lint bench bench-storm clean
 
 help:
 	@echo "make setup            create .venv with pinned dependencies"
 	@echo "make run  [ARGS=…]    train, diagnose, edit the harness, gate: python -m graph.run"
 	@echo "make test             ruff, mypy, import contracts, pytest"
 	@echo "make test-docker      every sandbox, Docker included; needs an engine and bubblewrap"
+	@echo "make test-storm       kill a run 20 times at random moments: nothing may be lost"
 	@echo "make bench            measure the claims"
+	@echo "make bench-storm      the same storm with 200 kills"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
 setup: $(STAMP)
@@ -58,6 +60,12 @@ test-docker: $(STAMP)
 	@$(PY) -m sandboxes.images build || { \
 	    echo 'make test-docker: needs a Docker engine: systemctl start docker, or DOCKER_HOST=unix:///path/to/docker.sock' >&2; exit 1; }
 	$(PY) -m pytest -n auto -m "docker or not docker" tests/sandboxes $(wildcard tests/trainer/domains/code)
+
+test-storm: $(STAMP)
+	$(PY) -m tests.e2e.storm --kills 20 $(ARGS)
+
+bench-storm: $(STAMP)
+	$(PY) -m tests.e2e.storm --kills 200 $(ARGS)
 
 bench: $(STAMP)
 	@$(PY) -m benchmarks $(ARGS)

@@ -17,6 +17,7 @@ from graph.config import Resolved, RunConfig
 from graph.leftovers import sweep
 from graph.progress import Progress, console
 from graph.record import RunRecord
+from graph.scratch import use_scratch
 from sandboxes.types import SandboxFailure
 from trainer.types import InputError
 
@@ -100,6 +101,7 @@ def plan(resolved: Resolved, root: Path) -> str:
 def drive(action: Start | Resume, *, as_json: bool) -> int:
     """Run to the end of the machine; returns the exit code. Raises Locked when another process has the run."""
     progress = console(as_json)
+    use_scratch()
     if isinstance(action, Start):
         check(action.resolved)
     with session.locked(action.root):
@@ -107,6 +109,11 @@ def drive(action: Start | Resume, *, as_json: bool) -> int:
 
         names = tuple(NODES)
         if isinstance(action, Start):
+            if (action.root / "manifest.json").exists():
+                raise InputError(
+                    f"run.name: {action.root} is there already; --resume {shlex.quote(str(action.root))} goes on with it, "
+                    "or choose another --name"
+                )
             manifest = session.create(action.root, action.resolved, names)
             config, options = action.resolved.config, action.resolved.chosen("recipe")
         else:

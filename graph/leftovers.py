@@ -32,7 +32,7 @@ def leftovers(root: Path) -> list[Path]:
             names[:] = [n for n in names if n not in ("harness", "damaged", "worktrees")]
         for name in [*names, *files]:
             match = _NAMES.fullmatch(name)
-            if match and not any(_alive(int(pid)) for key, pid in match.groupdict().items() if pid):
+            if match and not any(alive(int(pid)) for key, pid in match.groupdict().items() if pid):
                 found.append(Path(folder) / name)
         names[:] = [n for n in names if not _NAMES.fullmatch(n)]
     return sorted(found)
@@ -53,7 +53,8 @@ def sweep(root: Path) -> list[Path]:
     return found
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of this id runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

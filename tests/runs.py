@@ -34,11 +34,14 @@ class Runner:
     """Starts ``python -m graph.run`` the way a user does, with caches of its own."""
 
     home: Path
+    tmp: Path | None = None
+    """Where its temporary files go; None: where everybody's do."""
 
     @property
     def environment(self) -> Mapping[str, str]:
         keep = {k: v for k, v in os.environ.items() if not k.startswith("EVOTRAINER_")}
-        return {**keep, "HOME": str(self.home), "XDG_CACHE_HOME": str(self.home / "cache"), "OMP_NUM_THREADS": "1"}
+        own = {"HOME": str(self.home), "XDG_CACHE_HOME": str(self.home / "cache"), "OMP_NUM_THREADS": "1"}
+        return {**keep, **own, **({"TMPDIR": str(self.tmp)} if self.tmp else {})}
 
     def start(self, *args: str, module: str = "graph.run", **popen: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(

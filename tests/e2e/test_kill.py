@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,32 +13,8 @@ import pytest
 
 from graph.build import NODES
 from graph.record import RunRecord
+from tests.e2e.sameness import trained, trees, without
 from tests.runs import Runner
-
-VOLATILE = {"harness_commit", "merge_commit", "duration_s", "run_id", "inputs"}
-
-
-def without(value: Any) -> Any:
-    """A record without times, costs and commit ids."""
-    if isinstance(value, dict):
-        return {k: without(v) for k, v in value.items() if k not in VOLATILE}
-    if isinstance(value, list):
-        return [without(v) for v in value]
-    return value
-
-
-def trees(run: Path) -> Mapping[str, str]:
-    """Ref of the harness to the tree it leads to."""
-
-    def git(*args: str) -> str:
-        return subprocess.run(["git", "-C", run / "harness", *args], check=True, capture_output=True, text=True).stdout
-
-    refs = [r for r in git("for-each-ref", "--format=%(refname)").split() if not r.startswith("refs/notes/")]
-    return {ref: git("rev-parse", f"{ref}^{{tree}}").strip() for ref in refs}
-
-
-def trained(run: Path) -> set[str]:
-    return {str(p.parent.relative_to(run)) for p in run.glob("versions/*/seed-*/train/result.json")}
 
 
 def attempts(run: Path) -> Mapping[str, int]:
