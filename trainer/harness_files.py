@@ -204,11 +204,12 @@ def set_options(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[st
         for section in sections:
             target = target[section]
         target[key] = value
-        recipe = _parse(Recipe, table, RECIPE)
         text = _set_line(text, path, value)
-        # An option written in an unusual way (array over lines, dotted key) is beyond _set_line.
-        if _recipe_or_none(text) != recipe:
-            text = dump_recipe(recipe)
+    # Parsed when all are set: some options are possible together only.
+    recipe = _parse(Recipe, table, RECIPE)
+    # An option written in an unusual way (array over lines, dotted key) is beyond _set_line.
+    if _recipe_or_none(text) != recipe:
+        text = dump_recipe(recipe)
     return {**files, RECIPE: text}
 
 

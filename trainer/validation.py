@@ -35,7 +35,8 @@ def one_line(error: ValidationError, file: str, model: type[BaseModel]) -> Input
             what = "missing; add it"
         case _:
             what = first["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
-            what += f", got {_short(first['input'])}"
+            # A record's own check has the whole record as its input, and says itself what it found.
+            what += "" if isinstance(first["input"], dict) else f", got {_short(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
     where = f"{file}: {field}: " if field else f"{file}: "
     return InputError(" ".join(f"{where}{what}{more}".split()))
