@@ -26,12 +26,14 @@ OPEN_TABLES = frozenset({"recipe.reward.weights"})
 
 
 class RunSection(Record):
-    """What to run, where, and for how long. ``name`` empty means a name made from domain and seed; ``sandbox_image``
+    """What to run, where, and for how long. ``logger`` is a comma list of console, file (always written), tensorboard,
+    trackio and wandb. ``name`` empty means a name made from domain and seed; ``sandbox_image``
     and ``docker_runtime`` (such as gVisor's ``runsc``) empty mean our own image and the engine's own runtime."""
 
     domain: str = "math"
     backend: str = "embedded"
     specialists: str = "playbook"
+    logger: str = "console,file"
     name: str = ""
     runs_dir: str = "runs"
     sandbox: str = "auto"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from trainer.types import StepProgress
@@ -79,5 +81,8 @@ class Progress:
             self._open = False
 
 
-def console(json_output: bool) -> Progress:
+def console(json_output: bool, heard: bool = True) -> Progress:
+    """Progress on stdout, or on stderr where stdout is for JSON, or nowhere."""
+    if not heard:
+        return Progress(Path(os.devnull).open("w"))
     return Progress(sys.stderr if json_output else sys.stdout)
