@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from graph import isolation, session
+from graph import isolation, loggers, session
 from graph.clock import Clock
 from graph.config import Resolved, RunConfig
 from graph.leftovers import sweep
@@ -19,6 +20,7 @@ from graph.progress import Progress, console
 from graph.record import RunRecord
 from graph.scratch import use_scratch
 from sandboxes.types import SandboxFailure
+from trainer.storage import storage_error
 from trainer.types import InputError
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ def check(resolved: Resolved) -> None:
     """What can be said to be wrong before anything is made: names, task file, checkpoint, recipe."""
     config = resolved.config
     from graph.services import BACKENDS
+
+    loggers.parse(config.run.logger)
 
     for key, value, known in (
         ("run.backend", config.run.backend, BACKENDS),
@@ -100,7 +104,6 @@ def plan(resolved: Resolved, root: Path) -> str:
 
 def drive(action: Start | Resume, *, as_json: bool) -> int:
     """Run to the end of the machine; returns the exit code. Raises Locked when another process has the run."""
-    progress = console(as_json)
     use_scratch()
     if isinstance(action, Start):
         check(action.resolved)
@@ -120,7 +123,7 @@ def drive(action: Start | Resume, *, as_json: bool) -> int:
             manifest, saved = session.reopen(action.root, names)
             sweep(action.root)
             config, options = _with_budget(saved.config, action), saved.chosen("recipe")
-        return _loop(action, manifest.run_id, config, options, progress, as_json)
+        return _loop(action, manifest.run_id, config, options, as_json)
 
 
 def _with_budget(config: RunConfig, action: Resume) -> RunConfig:
@@ -134,7 +137,6 @@ def _loop(
     run_id: str,
     config: RunConfig,
     options: Mapping[str, Any],
-    progress: Progress,
     as_json: bool,
 ) -> int:
     from langgraph.errors import GraphDrained
@@ -146,6 +148,8 @@ def _loop(
     from graph.services import JobRunner, make_trainer
 
     root = action.root
+    heard = loggers.parse(config.run.logger)
+    progress = console(as_json, "console" in heard)
     clock = Clock(root / "clock.json")
     parallel = config.trainer.parallel or os.cpu_count() or 1
     jobs = JobRunner(make_trainer(config.run.backend, parallel), clock, progress, parallel)
@@ -164,6 +168,7 @@ def _loop(
             session.checkpoints(root) as saver,
             session.draining(control, progress.say),
             isolation.swept(lambda: parts.backend, progress.say),
+            loggers.following(root, heard, progress.say),
         ):
             machine = build(saver)
             where: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": RECURSION_LIMIT}
@@ -188,14 +193,18 @@ def _loop(
         progress.say("run", f"stopped; to go on: python -m graph.run --resume {shlex.quote(str(root))}")
         return 130
     except (RuntimeError, SandboxFailure) as err:
+        if storage_error(err, root):
+            raise
         print(f"error: {err}", file=sys.stderr)
         return 1
     finally:
         jobs.close()
         deps.domain.close()
         parts.close()
-        clock.save()
-        session.set_status(root, status)
+        # A disk that is full has stopped the run already; that is what is said.
+        with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
+            clock.save()
+            session.set_status(root, status)
     return _finish(root, progress, as_json)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from agents.types import Intervention
 from graph import harnessing
 from graph.state import Deps, LoopState
-from graph.versions import Version, evaluations, proxy_scores, results_of, seeds_of
+from graph.versions import Version, evaluations, failure_of, proxy_scores, seeds_of
 from trainer.gate import Arm, GateInput, GateReport, judge
 
 
@@ -19,9 +19,9 @@ def wanted(deps: Deps, state: LoopState) -> Sequence[tuple[str, int]]:
 
 
 def judge_candidate(deps: Deps, state: LoopState) -> GateReport | str:
-    """The gate's report on the seeds so far, or why the candidate's training failed."""
+    """The gate's report on the seeds so far, or why the candidate could not be trained or evaluated."""
     candidate, champion = state["candidate"], state["champion"]
-    if failure := results_of(deps, candidate).failure:
+    if failure := failure_of(deps.record, candidate):
         return failure
     version = deps.record.load(candidate, "version", Version)
     harness = deps.harness.load(version.harness_commit)

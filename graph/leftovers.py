@@ -1,8 +1,7 @@
 """Temporary files that killed processes left in a run.
 
-Whoever writes a file of a run writes it under a temporary name that ends or begins as below and holds its process id,
-then renames it. The names are the contract between the writers (graph.record, trainer.evidence, trainer.embedded) and
-this sweep.
+Whoever writes a file of a run writes it under a temporary name that holds its process id, then renames it. The names below
+are the contract between the writers and this sweep.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ import shutil
 from pathlib import Path
 
 _NAMES = re.compile(
-    r"""\..+\.(?P<a>\d+)\.tmp               # graph.record.write_atomic
-      | .+\.json\.(?P<b>\d+)\.partial       # trainer.embedded.files.write_record
-      | .+\.parquet\.partial                # trainer.embedded.evaluate
-      | \.step-\d+\.parquet\.(?P<c>\d+)     # trainer.evidence.write_step
-      | \.(state|checkpoint)\.((?P<d>\d+)|old)
-      | \.harness\.building                 # trainer.harness.HarnessRepo.create
+    r"""\..+\.(?P<file>\d+)\.partial          # trainer.storage.replacing
+      | \.state\.((?P<folder>\d+)|old)       # trainer.embedded.resume.save_state
+      | \.harness\.building                  # trainer.harness.HarnessRepo.create
     """,
     re.VERBOSE,
 )
@@ -32,7 +28,7 @@ def leftovers(root: Path) -> list[Path]:
             names[:] = [n for n in names if n not in ("harness", "damaged", "worktrees")]
         for name in [*names, *files]:
             match = _NAMES.fullmatch(name)
-            if match and not any(alive(int(pid)) for key, pid in match.groupdict().items() if pid):
+            if match and not any(alive(int(pid)) for pid in match.groupdict().values() if pid):
                 found.append(Path(folder) / name)
         names[:] = [n for n in names if not _NAMES.fullmatch(n)]
     return sorted(found)

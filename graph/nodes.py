@@ -10,7 +10,8 @@ from langgraph.runtime import Runtime
 
 from graph import decide, gating, reporting, routing, setup, versions
 from graph.state import Deps, LoopState
-from graph.versions import BASE, BASELINE, Version, version_id
+from graph.versions import BASE, BASELINE, Unjudged, Version, version_id
+from trainer.embedded.launcher import EvaluationTimedOut
 
 
 def prepare(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
@@ -89,10 +90,16 @@ def train(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
 
 def evaluate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """Validation and gate suites on the fixed protocol, then the candidate's health report."""
-    deps = runtime.context
-    if not versions.results_of(deps, state["candidate"]).failure:
-        versions.evaluate_seeds(deps, gating.wanted(deps, state), ["validation", "gate"])
-        versions.health_of(deps, state["candidate"], state["champion"])
+    deps, candidate = runtime.context, state["candidate"]
+    if not versions.failure_of(deps.record, candidate):
+        try:
+            versions.evaluate_seeds(deps, gating.wanted(deps, state), ["validation", "gate"])
+        except EvaluationTimedOut as late:
+            if late.version != candidate:
+                raise
+            deps.record.save(candidate, "unjudged", Unjudged(reason=str(late)))
+            return {}
+        versions.health_of(deps, candidate, state["champion"])
     return {}
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from trainer.storage import replacing
 from trainer.types import InputError, Record
 
 Store = Literal["ledger", "decisions", "cases", "search"]
@@ -28,13 +29,10 @@ T = TypeVar("T", bound=Record)
 
 def write_atomic(path: Path, text: str) -> None:
     """Replace ``path`` as a whole; a kill leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_record(path: Path, kind: type[T]) -> T:

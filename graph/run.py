@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, metavar="S", help="seed of everything random")
     p.add_argument("--backend", help="where training runs: embedded")
     p.add_argument("--sandbox", help="what isolates programs: auto, docker, bubblewrap or none (default: auto)")
+    p.add_argument("--logger", metavar="NAMES", help="comma list: console, file, tensorboard, trackio, wandb")
     p.add_argument("--specialists", help="who decides: playbook")
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any configuration key, repeatable")
     p.add_argument("--resume", metavar="RUN", help="go on with a run (name or folder); takes --minutes and --versions")
@@ -60,6 +62,7 @@ FLAGS = (
     "seed",
     "backend",
     "sandbox",
+    "logger",
     "specialists",
 )
 
@@ -89,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _start(args: argparse.Namespace) -> int:
     from graph import drive, session
     from graph.config import dump, resolve
+    from trainer.storage import storage_error, storage_line
     from trainer.types import InputError
 
     sets: dict[str, str] = {}
@@ -122,6 +126,11 @@ def _start(args: argparse.Namespace) -> int:
     except session.Locked as err:
         print(f"error: {err}", file=sys.stderr)
         return EXIT_LOCKED
+    except (OSError, RuntimeError) as err:
+        if not storage_error(err, root):
+            raise
+        print(f"error: {storage_line(err, root)}, then --resume {shlex.quote(str(root))}", file=sys.stderr)
+        return EXIT_ERROR
 
 
 if __name__ == "__main__":

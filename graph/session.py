@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.runtime import RunControl
 
+REFUSED = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+}
 Status = Literal["running", "done", "interrupted", "failed"]
 
 
@@ -141,6 +149,9 @@ def checkpoints(root: Path, *, writable: bool = True) -> Iterator[SqliteSaver]:
             saver.is_setup = not writable  # its tables are there
             yield saver
     except sqlite3.DatabaseError as err:
+        # The low byte is the primary code: these say that the file could not be written, not that it is damaged.
+        if number := REFUSED.get(getattr(err, "sqlite_errorcode", 0) & 0xFF):
+            raise OSError(number, os.strerror(number), str(path)) from err
         raise InputError(
             f"{path}: damaged ({' '.join(str(err).split())}); set it aside with python -m graph.runs check "
             f"{shlex.quote(str(root))} --repair and --resume: finished work is kept"

@@ -54,6 +54,19 @@ class Results(Record):
         )
 
 
+class Unjudged(Record):
+    """Why a trained version could not be evaluated."""
+
+    reason: str
+
+
+def failure_of(record: RunRecord, version: str) -> str:
+    """Why a version cannot be judged, its training or its evaluation, or an empty string."""
+    if failure := record.load(version, "training", Results).failure:
+        return failure
+    return record.load(version, "unjudged", Unjudged).reason if record.saved(version, "unjudged") else ""
+
+
 def version_id(number: int) -> str:
     return f"v{number:04d}"
 
@@ -154,6 +167,7 @@ def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, int]], suites: Sequen
                         seed=seed,
                         domain=deps.config.run.domain,
                         user_tasks=deps.config.run.tasks or None,
+                        deadline_s=deps.config.trainer.deadline_s,
                         sandbox=deps.sandbox,
                         run_id=deps.run_id,
                         out_file=eval_file(deps.record, version, seed, name),

@@ -6,7 +6,6 @@ judges a version reads them through DuckDB, so that memory does not grow with th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.sql import MEMORY_LIMIT, QueryError, open_parquet
+from trainer.storage import replacing
 from trainer.types import ROLLOUT_COLUMNS, InputError
 
 _ARROW_TYPES = {"BIGINT": pa.int64(), "VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
@@ -33,11 +33,9 @@ def write_step(directory: Path, step: int, table: pa.Table) -> Path:
         raise ValueError(f"rollout table of step {step} lacks {', '.join(missing)}")
     fixed = [(c, table[c].cast(_ARROW_TYPES[kind])) for c, kind in ROLLOUT_COLUMNS.items()]
     further = [(c, table[c]) for c in table.column_names if c not in ROLLOUT_COLUMNS]
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"step-{step:06d}.parquet"
-    partial = directory / f".{path.name}.{os.getpid()}"
-    pq.write_table(pa.table(dict(fixed + further)), partial, compression="zstd")
-    partial.replace(path)
+    with replacing(path) as partial:
+        pq.write_table(pa.table(dict(fixed + further)), partial, compression="zstd")
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from agents.types import BacktestReport, CurateOutput, Diagnosis, Intervention
 from graph.harnessing import Proposal
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault
-from graph.versions import BASELINE, Results, Version
+from graph.versions import BASELINE, Results, Unjudged, Version
 from trainer.commits import slug_of
 from trainer.gate_types import GateReport
 from trainer.types import HealthReport, Record
@@ -20,6 +20,7 @@ KINDS: Mapping[str, type[Record]] = {
     "proposal": Proposal,
     "backtest": BacktestReport,
     "training": Results,
+    "unjudged": Unjudged,
     "health": HealthReport,
     "gate": GateReport,
     "curation": CurateOutput,

@@ -105,10 +105,10 @@ DAMAGES = {
     ),
     "summary": Damage(lambda r: cut(r / "summary.json"), "summary.json", "damaged at"),
     "machine": Damage(lambda r: another_machine(r / "manifest.json"), "manifest.json", "machine_hash"),
-    "temporary": Damage(lambda r: (r / ".clock.json.4194305.tmp").touch(), ".clock.json.4194305.tmp", "killed"),
+    "temporary": Damage(lambda r: (r / ".clock.json.4194305.partial").touch(), ".clock.json.4194305.partial", "killed"),
     "half a table": Damage(
-        lambda r: (r / TRAIN / "rollouts/.step-000009.parquet.4194305").touch(),
-        f"{TRAIN}/rollouts/.step-000009.parquet.4194305",
+        lambda r: (r / TRAIN / "rollouts/.step-000009.parquet.4194305.partial").touch(),
+        f"{TRAIN}/rollouts/.step-000009.parquet.4194305.partial",
         "killed",
     ),
     "git lock": Damage(lambda r: (r / "harness/.git/index.lock").touch(), "harness/.git/index.lock", "killed"),

@@ -17,6 +17,7 @@ from trainer.embedded.files import EvalSpec, Suite, episodes_file, write_record
 from trainer.embedded.policy import Policy, load_policy
 from trainer.embedded.rollouts import episode_columns, judge
 from trainer.embedded.sampler import NonFinite, Samples
+from trainer.storage import replacing
 from trainer.types import Domain, EvalProtocol, Evaluation, InputError, StepProgress, Task
 
 
@@ -135,7 +136,5 @@ def _nothing(rows: int) -> Samples:
 
 
 def _write_table(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    pq.write_table(table, partial, compression="zstd")
-    partial.replace(path)
+    with replacing(path) as partial:
+        pq.write_table(table, partial, compression="zstd")

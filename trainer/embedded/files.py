@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from trainer.storage import replacing
 from trainer.types import SCHEMA_VERSION, EvalProtocol, Evaluation, InputError, Record, TrainResult, TrainSpec
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
@@ -43,6 +44,7 @@ class EvalSpec(Record):
     seed: int
     domain: str
     user_tasks: str | None = None
+    deadline_s: Annotated[float, Field(gt=0)] = 3600.0
     sandbox: str = "none"
     run_id: str = ""
     out_file: Path
@@ -53,14 +55,11 @@ def write_record(path: Path, record: BaseModel, *, durable: bool = True) -> None
 
     ``durable`` also survives a power cut; progress files do without.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(record.model_dump_json())
         if durable:
             file.flush()
             os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def read_record(path: Path, kind: type[RecordT], remedy: str) -> RecordT | None:

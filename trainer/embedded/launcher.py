@@ -18,6 +18,7 @@ from trainer.embedded.files import (
     stored_result,
 )
 from trainer.embedded.process import Child, start_server, wait_any
+from trainer.storage import EXIT_STORAGE
 from trainer.types import Evaluation, StepProgress, TrainResult, TrainSpec
 
 POLL_S = 0.2
@@ -48,6 +49,18 @@ class ChildJob:
 
     def log_tail(self) -> str:
         return self.child.log_tail() if self.child else ""
+
+
+class StorageRefused(RuntimeError):
+    """A job could not write its files: no result of it, and nothing that says anything about its policy."""
+
+
+class EvaluationTimedOut(RuntimeError):
+    """An evaluation of ``version`` ran past its deadline and was ended."""
+
+    def __init__(self, version: str, message: str) -> None:
+        super().__init__(message)
+        self.version = version
 
 
 class Queue:
@@ -152,7 +165,7 @@ class EmbeddedTrainer:
 
     def wait(self, job: EmbeddedJob) -> TrainResult:
         """Run the queue until ``job`` has ended. A failed job is a status: ``crashed`` with the tail of
-        its log, ``timed_out`` beyond deadline and grace, ``cancelled``."""
+        its log, ``timed_out`` beyond deadline and grace, ``cancelled``. Raises StorageRefused."""
         while not job.work.ended:
             self._queue.poll(POLL_S)
         if job.result is None:
@@ -178,13 +191,14 @@ class EmbeddedTrainer:
         """One evaluation per spec, in order; finished ones come from disk.
 
         Raises RuntimeError with the tail of the log of a job that failed (an evaluation has no
-        failed result: a policy that diverged scores 0), InputError for a damaged file.
+        failed result: a policy that diverged scores 0), EvaluationTimedOut beyond deadline and grace,
+        StorageRefused, InputError for a damaged file.
         """
         jobs: list[ChildJob] = []
         try:
             for spec in specs:
                 done = stored_evaluation(spec) is not None
-                jobs.append(_evaluation_job(spec, ended=done))
+                jobs.append(self._evaluation_job(spec, ended=done))
                 if not done:
                     self._queue.submit(jobs[-1])
             self._run(jobs, on_progress)
@@ -192,6 +206,15 @@ class EmbeddedTrainer:
             for job in jobs:
                 self._queue.cancel(job)
         return [_evaluation_of(spec, job) for spec, job in zip(specs, jobs, strict=True)]
+
+    def _evaluation_job(self, spec: EvalSpec, *, ended: bool) -> ChildJob:
+        log = spec.out_file.with_suffix(".log")
+        return ChildJob(
+            lambda: Child("trainer.embedded.job:run_evaluation", (spec,), log),
+            evaluation_progress_file(spec),
+            spec.deadline_s + self._grace_s,
+            ended=ended,
+        )
 
     def close(self) -> None:
         """End every job."""
@@ -224,21 +247,24 @@ def _result_of(job: EmbeddedJob) -> TrainResult:
             error=f"killed {work.time_limit_s:.0f} s after its start; the log ends with\n{work.log_tail()}",
         )
     code = work.child.exit_code if work.child else None
+    if code == EXIT_STORAGE:
+        raise StorageRefused(_refused(job.spec.out_dir, work))
     result = stored_result(job.spec) if code == 0 else None
     return result or TrainResult(status="crashed", error=f"exit code {code}; the log ends with\n{work.log_tail()}")
-
-
-def _evaluation_job(spec: EvalSpec, *, ended: bool) -> ChildJob:
-    log = spec.out_file.with_suffix(".log")
-    return ChildJob(
-        lambda: Child("trainer.embedded.job:run_evaluation", (spec,), log),
-        evaluation_progress_file(spec),
-        ended=ended,
-    )
 
 
 def _evaluation_of(spec: EvalSpec, job: ChildJob) -> Evaluation:
     evaluation = stored_evaluation(spec)
     if evaluation is None:
-        raise RuntimeError(f"evaluation of {spec.version} seed {spec.seed} ({spec.suite}) failed: {job.log_tail()}")
+        what = f"evaluation of {spec.version} seed {spec.seed} ({spec.suite})"
+        if job.timed_out:
+            raise EvaluationTimedOut(spec.version, f"{what} timed out: ended {job.time_limit_s:.0f} s after its start")
+        if job.child and job.child.exit_code == EXIT_STORAGE:
+            raise StorageRefused(_refused(spec.out_file, job))
+        raise RuntimeError(f"{what} failed: {job.log_tail()}")
     return evaluation
+
+
+def _refused(path: Path, job: ChildJob) -> str:
+    """The job's own line, where the disk had room for that."""
+    return job.log_tail() or f"{path}: could not be written; free disk space"

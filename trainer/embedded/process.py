@@ -23,6 +23,7 @@ from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
 
+from trainer.storage import EXIT_STORAGE, storage_error, storage_line
 from trainer.types import InputError
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -144,6 +145,12 @@ def _main(target: Callable[..., None] | str, args: tuple[Any, ...], log: Path) -
     except InputError as error:
         print(error, file=sys.stderr, flush=True)
         sys.exit(1)
+    except Exception as error:
+        if not storage_error(error, log.parent):
+            raise
+        with contextlib.suppress(OSError):
+            print(storage_line(error, log.parent), file=sys.stderr, flush=True)
+        os._exit(EXIT_STORAGE)  # what is still buffered cannot be written either
 
 
 def _die_with_parent() -> None:
