@@ -66,7 +66,7 @@ def check(resolved: Resolved) -> None:
             f"{resolved.origins['evaluation.validation']}: evaluation.validation: {config.evaluation.validation} tasks can never "
             f"promote anything, the gate wants gate.min_varying_tasks = {config.gate.min_varying_tasks}; raise the first"
         )
-    from trainer.domains import opened_domain
+    from trainer.domains import misfit, opened_domain
     from trainer.harness_files import parse_harness
     from trainer.seed_harness import load_seed_files
 
@@ -76,13 +76,9 @@ def check(resolved: Resolved) -> None:
     with opened_domain(config.run.domain, config.run.tasks or None, sandbox=sandbox, run="check") as domain:
         if config.run.tasks:
             domain.tasks("validation", config.evaluation.validation)
-        if config.recipe.reward.tests == "visible" and not any(
-            task.tests and task.tests.visible for task in domain.tasks("validation", 8)
-        ):
-            raise InputError(
-                f"{resolved.origins['recipe.reward.tests']}: recipe.reward.tests: tasks of domain {config.run.domain} "
-                "show no tests; use 'hidden'"
-            )
+        if found := misfit(config.recipe, domain, "validation"):
+            option, why = f"recipe.{found[0]}", found[1]
+            raise InputError(f"{resolved.origins[option]}: {option}: {why}")
     if config.run.policy:
         from trainer.embedded.policy import load_policy
 

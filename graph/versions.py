@@ -128,6 +128,13 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
     crashed = [i for i, r in enumerate(results) if r.status == "crashed"]
     for i, again in zip(crashed, deps.jobs.train([specs[i] for i in crashed]), strict=True):
         results[i] = again
+    for spec, result in zip(specs, results, strict=True):
+        if result.early_stop:
+            used = 100 * result.cost.tokens / spec.token_budget
+            deps.say(
+                "train",
+                f"{spec.version}/seed {spec.seed} ended early ({result.early_stop}) after {used:.0f} % of its tokens",
+            )
     for version_name, _ in wanted:
         own = tuple(r for s, r in zip(specs, results, strict=True) if s.version == version_name)
         deps.record.save(version_name, "training", Results(results=own))

@@ -43,6 +43,8 @@ def test_help_imports_nothing_heavy(module: str) -> None:
         (["--config", "none.toml"], "none.toml"),
         (["--minutes", "-1"], "minutes"),
         (["--set", "evaluation.validation=8"], "min_varying_tasks"),
+        (["--set", "recipe.reward.tests=visible"], "recipe.reward.tests: tasks of domain math show no tests"),
+        (["--set", "recipe.actor.ppo_mini_batch_size=64"], "exceeds data.train_batch_size"),
     ],
 )
 def test_mistakes_end_with_2_and_one_line(
@@ -64,6 +66,21 @@ def test_a_dry_run_prints_configuration_and_plan_and_makes_nothing(
     assert "seed = 3  # --seed" in out
     assert "would make" in out
     assert not list(tmp_path.iterdir())
+
+
+def test_hints_are_refused_where_a_task_file_has_answers_only(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": f"{i}+1"}], "domain": "math", "answer": str(i + 1)}
+        for i in range(200)
+    ]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--tasks", str(tmp_path / "tasks.jsonl"), "--set", "evaluation.validation=16",
+                 "--set", "gate.min_varying_tasks=4", "--set", "recipe.data.hints.enable=true"]  # fmt: skip
+    assert run.main(["--runs-dir", str(tmp_path / "runs"), *arguments]) == 2
+    error = "error: --set: recipe.data.hints.enable: domain math has no worked replies to these tasks; use false\n"
+    assert capsys.readouterr().err == error
 
 
 def test_doctor_names_every_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from trainer.types import Domain, InputError
+from trainer.types import Domain, InputError, Recipe
+
+LOOK_AT = 8
+"""Tasks that are looked at to see what a domain's tasks have."""
 
 
 class Entry(NamedTuple):
@@ -54,3 +57,13 @@ def opened_domain(name: str, tasks_file: str | None, *, sandbox: str, run: str) 
         yield domain
     finally:
         domain.close()
+
+
+def misfit(recipe: Recipe, domain: Domain, split: Literal["train", "validation"]) -> tuple[str, str] | None:
+    """The first option of the recipe that the domain's tasks cannot serve, with the reason and the remedy."""
+    tasks = domain.tasks(split, LOOK_AT)
+    if recipe.reward.tests == "visible" and not any(task.tests and task.tests.visible for task in tasks):
+        return "reward.tests", f"tasks of domain {domain.name} show no tests; use 'hidden'"
+    if recipe.data.hints.enable and not any(domain.hint(task) for task in tasks):
+        return "data.hints.enable", f"domain {domain.name} has no worked replies to these tasks; use false"
+    return None

@@ -73,19 +73,11 @@ class Gatherer:
         terms: TrainingTerms | None = None,
         penalty: Penalty | None = None,
     ) -> None:
-        """``terms`` runs Python terms; ``penalty`` says what KL costs each rollout, from samples and their temperature.
-
-        Raises InputError where the recipe wants hints and the domain has none.
-        """
+        """``terms`` runs Python terms; ``penalty`` says what KL costs each rollout, from samples and their temperature."""
         self._spec, self._domain, self._tasks, self._sampler = spec, domain, tasks, sampler
         self._chooser, self._terms, self._penalty = chooser, terms, penalty
         self._position = {task.id: position for position, task in enumerate(tasks)}
         self._hints = spec.recipe.data.hints
-        if self._hints.enable and not any(domain.hint(task) for task in tasks[:8]):
-            raise InputError(
-                f"recipe.toml: data.hints.enable: domain {domain.name} has no worked replies to these tasks to take hints "
-                "from; use false"
-            )
 
     def gather(self, step: int, fraction: float) -> StepBatch:
         """The rollouts of ``step``, when ``fraction`` (0 to 1) of the token budget is used.

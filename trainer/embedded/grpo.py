@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sandboxes.types import Executor
+from trainer.domains import misfit
 from trainer.embedded.collect import Draw, LocalSampler, ShardSampler, shards_of
 from trainer.embedded.curriculum import TaskChooser
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS
@@ -27,7 +28,7 @@ from trainer.embedded.update import TrainBatch, make_optimizer, set_learning_rat
 from trainer.embedded.workers import rollout_sampler
 from trainer.evidence import write_step
 from trainer.python_parts import TrainingTerms
-from trainer.types import Cost, Domain, EarlyStop, Imitation, StepProgress, Task, TrainResult, TrainSpec
+from trainer.types import Cost, Domain, EarlyStop, Imitation, InputError, StepProgress, Task, TrainResult, TrainSpec
 
 MAX_STEPS_WITHOUT_SIGNAL = 8
 """Steps in a row in which no group had spread, after which a training ends as ``no_signal``."""
@@ -64,6 +65,8 @@ def train(
     Raises InputError for a recipe that does not fit the domain or its reward terms, SandboxFailure where our own
     machinery cannot run them.
     """
+    if found := misfit(spec.recipe, domain, "train"):
+        raise InputError(f"recipe.toml: {': '.join(found)}")
     tasks = train_tasks(domain, spec.recipe.data.levels)
     local = LocalSampler(policy, domain, tasks, max_response_length=spec.recipe.data.max_response_length)
     with rollout_sampler(policy, local, spec.rollout_workers) as sampler:
