@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,40 @@ def test_killed_twice_and_resumed_equals_undisturbed(
         whole.cost.steps, whole.cost.tokens, whole.cost.rollouts,
     )  # fmt: skip
     assert not (spec.out_dir / STATE).exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trainer.embedded import grpo
+from trainer.types import TrainSpec
+from tests.trainer.embedded.test_resume import attempt
+
+class Fatal:
+    # Dies in the middle of step 5, after its rollouts were written and before its update.
+    def __call__(self, *arguments):
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments)
+
+grpo.SAVE_INTERVAL_S = -1.0
+real, grpo.update_actor = grpo.update_actor, Fatal()
+attempt(TrainSpec.model_validate_json(Path(sys.argv[1]).read_text()))
+"""
+
+
+def test_a_process_killed_within_a_step_loses_that_step_alone(tmp_path: Path) -> None:
+    whole = attempt(copy_spec(tmp_path / "whole"))
+    spec = copy_spec(tmp_path / "killed")
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "spec.json")], cwd=Path(__file__).parents[3], check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (spec.out_dir / "rollouts" / "step-000005.parquet").exists()
+    for expected, found in zip(learned(whole), learned(attempt(spec)), strict=True):
+        assert found == expected
 
 
 def test_the_second_attempt_does_not_train_the_steps_of_the_first_again(
