@@ -43,7 +43,7 @@ def locked_connection(memory_limit: str = MEMORY_LIMIT, *, optimize: bool = True
 
     Without ``optimize`` queries are planned as written: half the cost of a query over few rows.
     """
-    con = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": memory_limit, "temp_directory": ""})
+    con = _connect(":memory:", memory_limit, "")
     if not optimize:
         con.execute("PRAGMA disable_optimizer")
     _lock(con)
@@ -72,7 +72,7 @@ def open_parquet(
     with tempfile.TemporaryDirectory(prefix="evotrainer-sql-") as scratch:
         database = str(Path(scratch) / "rows.duckdb") if copy else ":memory:"
         spill = str(Path(scratch) / "spill")
-        con = duckdb.connect(database, config={**_CONFIG, "memory_limit": memory_limit, "temp_directory": spill})
+        con = _connect(database, memory_limit, spill)
         try:
             with _one_line_errors():
                 kind = {n: "TABLE" if n in copy else "VIEW" for n in (name, *(views or {}))}
@@ -172,6 +172,12 @@ def _interrupt_after(con: duckdb.DuckDBPyConnection, cpu_s: float, done: threadi
         if time.process_time() > limit:
             con.interrupt()
             return
+
+
+def _connect(database: str, memory_limit: str, spill: str) -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect(database, config={**_CONFIG, "memory_limit": memory_limit, "temp_directory": spill})
+    con.execute("SET enable_progress_bar = false")  # it goes to standard output, where a program may read JSON
+    return con
 
 
 def _lock(con: duckdb.DuckDBPyConnection) -> None:

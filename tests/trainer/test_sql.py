@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from trainer.evidence import rollout_files
-from trainer.sql import QueryError, open_parquet, parse_select, select
+from trainer.sql import QueryError, locked_connection, open_parquet, parse_select, select
 
 from .rollout_tables import write
 
@@ -96,3 +96,10 @@ def test_errors_are_one_line_with_the_name(files: list[Path]) -> None:
     with open_parquet("rollouts", files) as con, pytest.raises(QueryError, match="reponse") as caught:
         select(con, "SELECT max(reponse) FROM rollouts")
     assert "\n" not in str(caught.value)
+
+
+def test_no_connection_draws_a_progress_bar_into_standard_output(tmp_path: Path) -> None:
+    setting = "SELECT current_setting('enable_progress_bar')"
+    with open_parquet("rollouts", rollout_files([write(tmp_path)])) as con:
+        assert con.execute(setting).fetchall() == [(False,)]
+    assert locked_connection().execute(setting).fetchall() == [(False,)]
