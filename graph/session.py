@@ -12,6 +12,7 @@ import shlex
 import signal
 import sqlite3
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from graph.config import Resolved, dump, resolve
 from graph.record import read_record, write_atomic
 from graph.state import schema_hash
+from trainer.gitio import Git, GitError
 from trainer.types import SCHEMA_VERSION, InputError, Record
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Manifest(Record):
     created: str
     machine_hash: str
     """Hash of node names and state fields."""
+    written_by: str = ""
+    """Version and commit of the EvoTrainer that made the run; empty in runs of before it was written down."""
 
 
 class StatusFile(Record):
@@ -67,9 +71,34 @@ def find_run(text: str, runs_dir: Path) -> Path:
     """A run by path or by name below ``runs_dir``."""
     for candidate in (Path(text), runs_dir / text):
         if (candidate / "manifest.json").is_file():
+            require_schema(candidate / "manifest.json")
             return candidate
     known = sorted(p.parent.name for p in runs_dir.glob("*/manifest.json"))
     raise InputError(f"{text}: no such run; known in {runs_dir}: {', '.join(known) or 'none'}")
+
+
+def require_schema(path: Path) -> None:
+    """Raises InputError, with the version that reads it, for a record of a later schema than ours. Earlier ones are read:
+    fields are only ever added, with a default."""
+    try:
+        record = json.loads(path.read_bytes())
+        schema, writer = int(record["schema_version"]), str(record.get("written_by") or "a later version")
+    except (ValueError, KeyError, TypeError):
+        return  # damage is found and named by whoever reads the record
+    if schema > SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: schema_version {schema}: written by {writer}, this EvoTrainer reads up to {SCHEMA_VERSION}; "
+            "open the run with that version"
+        )
+
+
+def program() -> str:
+    """Version and, in a git checkout, commit of this EvoTrainer."""
+    root = Path(__file__).resolve().parents[1]
+    version = str(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    with contextlib.suppress(GitError, InputError):
+        return f"EvoTrainer {version} ({Git(root / '.git', root)('rev-parse', '--short', 'HEAD')})"
+    return f"EvoTrainer {version}"
 
 
 @contextlib.contextmanager
@@ -102,6 +131,7 @@ def create(root: Path, resolved: Resolved, node_names: tuple[str, ...]) -> Manif
         name=root.name,
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         machine_hash=schema_hash(node_names),
+        written_by=program(),
     )
     write_atomic(root / "config.toml", dump(resolved))
     write_atomic(root / "config.origins.json", json.dumps(dict(resolved.origins), indent=1, sort_keys=True) + "\n")
@@ -114,8 +144,8 @@ def reopen(root: Path, node_names: tuple[str, ...]) -> tuple[Manifest, Resolved]
     manifest = read_record(root / "manifest.json", Manifest)
     if manifest.machine_hash != schema_hash(node_names):
         raise InputError(
-            f"{root / 'manifest.json'}: machine_hash differs: another version of EvoTrainer wrote this run; "
-            "resume it with that version, or start a new run"
+            f"{root / 'manifest.json'}: machine_hash differs: written by {manifest.written_by or 'an earlier version'}; resume it "
+            f"with that one, or let this one take it over: python -m graph.runs check {shlex.quote(str(root))} --repair"
         )
     resolved = resolve(root / "config.toml", {}, {}, {})
     try:

@@ -49,9 +49,11 @@ class Results(Record):
     def failure(self) -> str:
         """Why the version cannot be judged, or an empty string."""
         bad = [r for r in self.results if r.status != "completed"]
-        return (
-            f"training {bad[0].status}: {bad[0].error.strip().splitlines()[-1] if bad[0].error else ''}" if bad else ""
-        )
+        if bad:
+            return f"training {bad[0].status}: {bad[0].error.strip().splitlines()[-1] if bad[0].error else ''}"
+        if not any(r.cost.rollouts for r in self.results):
+            return f"training ended before its first step ({self.results[0].early_stop}): there is nothing to judge"
+        return ""
 
 
 class Unjudged(Record):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graph.integrity.types import MISSING, Problem, Run, fault, said
-from graph.versions import BASE, Results
+from graph.versions import Results
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS, STATE, result_file, spec_file
 from trainer.types import Evaluation, InputError, TrainResult, TrainSpec
 
@@ -74,17 +74,13 @@ def _evaluation(run: Run, path: Path) -> Iterator[Problem]:
 
 
 def _missing(run: Run, version: str) -> Iterator[Problem]:
-    """A settled version that was trained has a result and both suites for each seed of ``training.json``."""
-    training = run.record.version_dir(version) / "training.json"
-    if version == BASE or not training.exists() or fault(training, Results):
+    """A version that was judged has a result and both suites for each seed of ``training.json``."""
+    entry, training = run.settled[version], run.record.version_dir(version) / "training.json"
+    if not (entry["kind"] == "baseline" or entry["gate"]) or fault(training, Results):
         return
-    results = Results.model_validate_json(training.read_bytes())
-    for seed in range(len(results.results)):
-        folder = run.record.seed_dir(version, seed)
-        names = ["train/result.json"]
-        if not results.failure:
-            names += ["validation.json", "gate.json"]
-        for path in (folder / name for name in names):
+    for seed in range(len(Results.model_validate_json(training.read_bytes()).results)):
+        for name in ("train/result.json", "validation.json", "gate.json"):
+            path = run.record.seed_dir(version, seed) / name
             if not path.exists():
                 yield run.problem(path, MISSING, "remake")
 

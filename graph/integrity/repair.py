@@ -12,7 +12,7 @@ from graph.integrity.stores import bad_lines
 from graph.integrity.types import Mend, Problem, Run
 from graph.leftovers import remove
 from graph.record import lines_of, read_record, write_atomic
-from graph.session import Manifest
+from graph.session import Manifest, program
 from graph.state import schema_hash
 from trainer.harness import HarnessRepo
 from trainer.harness_refs import MAIN
@@ -129,7 +129,7 @@ def _harness(run: Run, path: Path) -> Iterator[str]:
 def _adopt(run: Run, path: Path) -> Iterator[str]:
     manifest = read_record(path, Manifest)
     yield from set_aside(run, path)
-    ours = manifest.model_copy(update={"machine_hash": schema_hash(tuple(NODES))})
+    ours = manifest.model_copy(update={"machine_hash": schema_hash(tuple(NODES)), "written_by": program()})
     write_atomic(path, ours.model_dump_json(indent=1) + "\n")
     yield f"{path.name}: this version of EvoTrainer takes the run over"
 
