@@ -9,6 +9,7 @@ after a crash writes nothing twice.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shlex
@@ -19,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from graph.seals import note
 from trainer.storage import replacing
 from trainer.types import InputError, Record
 
@@ -142,7 +144,9 @@ class RunRecord:
     def save(self, version: str, name: str, value: Record) -> Path:
         """Write ``versions/<version>/<name>.json``."""
         path = self.version_dir(version) / f"{name}.json"
-        write_atomic(path, value.model_dump_json(indent=1) + "\n")
+        text = value.model_dump_json(indent=1) + "\n"
+        note(self.root, {path: hashlib.sha256(text.encode()).hexdigest()})
+        write_atomic(path, text)
         return path
 
     def load(self, version: str, name: str, kind: type[T]) -> T:

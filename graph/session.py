@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from graph.config import Resolved, dump, resolve
 from graph.record import read_record, write_atomic
+from graph.seals import seal
 from graph.state import schema_hash
 from trainer.gitio import Git, GitError
 from trainer.types import SCHEMA_VERSION, InputError, Record
@@ -135,7 +136,9 @@ def create(root: Path, resolved: Resolved, node_names: tuple[str, ...]) -> Manif
     )
     write_atomic(root / "config.toml", dump(resolved))
     write_atomic(root / "config.origins.json", json.dumps(dict(resolved.origins), indent=1, sort_keys=True) + "\n")
+    seal(root, [root / "config.toml", root / "config.origins.json"])
     write_atomic(root / "manifest.json", manifest.model_dump_json(indent=1) + "\n")
+    seal(root, [root / "manifest.json"])
     return manifest
 
 

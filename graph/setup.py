@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from graph.record import write_atomic
+from graph.seals import seal
 from graph.state import Deps
 from graph.versions import BASELINE, BasePolicy, Suites, evaluations, results_of, write_tasks
 from trainer.evaluation import protocol_hash
@@ -37,6 +38,7 @@ def make_suites(deps: Deps) -> None:
     write_tasks(root / "tasks" / "gate.jsonl", gate)
     digest = protocol_hash(protocol, {"validation": validation, "gate": gate})
     write_atomic(root / "protocol.json", Suites(protocol=protocol, protocol_hash=digest).model_dump_json(indent=1))
+    seal(root, [root / "tasks", root / "protocol.json"])
     deps.say(
         "prepare", f"{len(validation)} validation and {len(gate)} gate tasks × {section.k}, protocol {digest[:12]}"
     )
@@ -54,6 +56,7 @@ def make_base_policy(deps: Deps) -> None:
     else:
         base = BasePolicy(path=_warm_start(deps), warm_start=True)
     write_atomic(target, base.model_dump_json(indent=1))
+    seal(deps.record.root, [target, deps.record.root / "base"])
 
 
 def _warm_start(deps: Deps) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from graph.record import RunRecord, read_record, write_atomic
+from graph.seals import seal, sealed
 from graph.state import Deps
-from trainer.embedded.files import EvalSpec, Suite
+from trainer.embedded.files import CHECKPOINT, ROLLOUTS, EvalSpec, Suite, episodes_file, result_file
 from trainer.evaluation import pass_at_k
 from trainer.types import EvalProtocol, Evaluation, Harness, HealthReport, Record, Task, TrainResult, TrainSpec
 
@@ -126,6 +127,8 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
         version = deps.record.load(version_name, "version", Version)
         harness = deps.harness.load(version.harness_commit)
         specs += [train_spec(deps, version, harness, seed) for seed in range(seeds)]
+    known = sealed(deps.record.root)
+    fresh = [s.out_dir for s in specs if not _is_sealed(deps, result_file(s.out_dir), known)]
     results = deps.jobs.train(specs)
     crashed = [i for i, r in enumerate(results) if r.status == "crashed"]
     for i, again in zip(crashed, deps.jobs.train([specs[i] for i in crashed]), strict=True):
@@ -136,6 +139,12 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
             deps.say(
                 "train",
                 f"{spec.version}/seed {spec.seed} ended early ({result.early_stop}) after {used:.0f} % of its tokens",
+            )
+    for folder in fresh:
+        if result_file(folder).exists():
+            seal(
+                deps.record.root,
+                [result_file(folder), folder / CHECKPOINT, folder / ROLLOUTS, *folder.glob("metrics-*")],
             )
     for version_name, _ in wanted:
         own = tuple(r for s, r in zip(specs, results, strict=True) if s.version == version_name)
@@ -182,7 +191,15 @@ def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, int]], suites: Sequen
                         out_file=eval_file(deps.record, version, seed, name),
                     )
                 )
+    known = sealed(deps.record.root)
+    fresh = [s for s in specs if not _is_sealed(deps, s.out_file, known)]
     deps.jobs.evaluate(specs)
+    seal(deps.record.root, [path for s in fresh for path in (s.out_file, episodes_file(s))])
+
+
+def _is_sealed(deps: Deps, path: Path, known: Mapping[str, frozenset[str]]) -> bool:
+    """Whether a job's result is there and noted, so that the job is not run again and needs no further note."""
+    return path.exists() and bool(known.get(str(path.relative_to(deps.record.root))))
 
 
 def _checkpoint(deps: Deps, version: str, seed: int) -> Path:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graph.seals import seal, sealed
+
 ROOT = Path(__file__).parents[1]
 TINY: Mapping[str, Any] = {
     "trainer.token_budget": 30_000,
@@ -77,4 +79,5 @@ def copy_run(run: Path, target: Path) -> Path:
     shutil.copytree(run, target, symlinks=True)
     for path in target.rglob("*.json"):
         path.write_text(path.read_text(encoding="utf-8").replace(str(run), str(target)), encoding="utf-8")
+    seal(target, [target / file for file in sealed(target)])
     return target

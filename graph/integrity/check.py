@@ -9,10 +9,12 @@ from pathlib import Path
 
 from graph.integrity.folders import folder_problems
 from graph.integrity.harness import harness_problems
+from graph.integrity.hashes import hash_problems
 from graph.integrity.jobs import job_problems
 from graph.integrity.machine import machine_problems
 from graph.integrity.stores import store_problems
 from graph.integrity.types import MISSING, Report, Run
+from graph.seals import sealed
 from graph.session import Locked, holder_of
 
 CHECKS = (machine_problems, store_problems, folder_problems, job_problems, harness_problems)
@@ -22,6 +24,7 @@ def check_run(root: Path) -> Report:
     """Read everything a run holds; changes nothing. Call it under ``quiet`` or the run's lock."""
     run = Run(root)
     found = [problem for check in CHECKS for problem in check(run)]
+    found += hash_problems(run, {p.file for p in found})
     # A repair sets the machine's checkpoint aside: what is missing then is on its way.
     due = (
         [] if (root / "checkpoints.sqlite").exists() else [p for p in found if p.what == MISSING and p.mend == "remake"]
@@ -53,6 +56,7 @@ def _counts(run: Run) -> dict[str, int]:
         "versions": len(list((root / "versions").glob("v*/"))),
         "trainings": len(list(root.glob("versions/v*/seed-*/train/result.json"))),
         "checkpoints": len(list(root.glob("versions/v*/seed-*/train/checkpoint/"))),
+        "sealed files": len(sealed(root)),
         "parquet files": len(list(root.glob("versions/**/*.parquet"))),
     }
 

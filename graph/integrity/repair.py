@@ -12,6 +12,7 @@ from graph.integrity.stores import bad_lines
 from graph.integrity.types import Mend, Problem, Run
 from graph.leftovers import remove
 from graph.record import lines_of, read_record, write_atomic
+from graph.seals import seal
 from graph.session import Manifest, program
 from graph.state import schema_hash
 from trainer.harness import HarnessRepo
@@ -41,6 +42,8 @@ def _unit(run: Run, problem: Problem) -> str:
         return str(Path(*parts[: parts.index("train") + 1]))
     if problem.mend == "remake" and len(parts) > 2 and parts[2].startswith("seed-"):
         return str(Path(problem.file).with_suffix(".json"))
+    if problem.mend == "remake" and parts[0] == "base":
+        return "base.json"
     if problem.mend == "harness":
         return "harness"
     return problem.file
@@ -131,6 +134,7 @@ def _adopt(run: Run, path: Path) -> Iterator[str]:
     yield from set_aside(run, path)
     ours = manifest.model_copy(update={"machine_hash": schema_hash(tuple(NODES)), "written_by": program()})
     write_atomic(path, ours.model_dump_json(indent=1) + "\n")
+    seal(run.root, [path])
     yield f"{path.name}: this version of EvoTrainer takes the run over"
 
 

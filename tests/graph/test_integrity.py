@@ -61,6 +61,13 @@ def another_machine(path: Path) -> None:
     path.write_text(json.dumps(manifest | {"machine_hash": "0" * 16}))
 
 
+def one_digit(path: Path) -> None:
+    """The file still parses; only its hash tells."""
+    text = path.read_text()
+    assert '"tokens":' in text
+    path.write_text(text.replace('"tokens":', '"tokens":1'))
+
+
 class Damage(NamedTuple):
     do: Callable[[Path], object]
     file: str
@@ -97,6 +104,11 @@ DAMAGES = {
     ),
     "episodes": Damage(
         lambda r: cut(r / "versions/v0001/seed-1/gate.parquet"), "versions/v0001/seed-1/gate.parquet", "Parquet"
+    ),
+    "one digit": Damage(
+        lambda r: one_digit(r / "versions/v0001/seed-0/validation.json"),
+        "versions/v0001/seed-0/validation.json",
+        "changed",
     ),
     "base policy": Damage(lambda r: cut(r / "base/model.safetensors"), "base.json", "safetensors"),
     "sqlite cut": Damage(lambda r: cut(r / "checkpoints.sqlite", 6000), "checkpoints.sqlite", "damaged"),
