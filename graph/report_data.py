@@ -150,7 +150,9 @@ def _value(deps: Deps, commit: str, factor: str) -> str:
 
 
 def _rollout_dirs(deps: Deps, version: str) -> list[Path]:
-    return [r.rollouts_dir for r in results_of(deps, version).results if r.rollouts_dir]
+    """Where a version's rollouts are, those left out that were pruned."""
+    found = [r.rollouts_dir for r in results_of(deps, version).results if r.rollouts_dir]
+    return [folder for folder in found if any(folder.glob("*.parquet"))]
 
 
 def _samples(deps: Deps, version: str) -> Sequence[SampleRollout]:

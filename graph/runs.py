@@ -1,5 +1,5 @@
-"""python -m graph.runs: list runs, show a run, one version, one rollout or a version's health (a live
-run may be read); check and repair one."""
+"""python -m graph.runs: list runs, show a run, one of its versions, rollouts or findings, a version's health (a live run may
+be read); check and repair one, keep them within a disk budget."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     part = show.add_mutually_exclusive_group()
     part.add_argument("--version", metavar="V", help="diagnosis, intervention, backtest, gate and diff of one version")
     part.add_argument("--rollout", metavar="ID", help="one rollout with every reward term")
+    part.add_argument("--finding", metavar="ID", help="DIAGNOSTIC or VERSION/DIAGNOSTIC: a finding and its rollouts")
     check = commands.add_parser("check", help="is the run whole? exit 0 sound, 1 problems, 2 usage, 75 in use")
     check.add_argument("run", metavar="RUN", help="name or folder of the run")
     check.add_argument("--repair", action="store_true", help="restore what can be restored; nothing is lost")
@@ -28,7 +29,13 @@ def parser() -> argparse.ArgumentParser:
     )
     health.add_argument("run", metavar="RUN", help="name or folder of the run")
     health.add_argument("--version", metavar="V", help="any version that was trained (default: the champion)")
-    for command in (lister, show, check, health):
+    prune = commands.add_parser("prune", help="keep runs within a disk budget; scores, decisions and champions stay")
+    which = prune.add_mutually_exclusive_group(required=True)
+    which.add_argument("run", nargs="?", metavar="RUN", help="name or folder of the run")
+    which.add_argument("--all", action="store_true", help="all runs together, the oldest first")
+    prune.add_argument("--budget", required=True, metavar="SIZE", help="for instance 5GB")
+    prune.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+    for command in (lister, show, check, health, prune):
         command.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
         command.add_argument("--json", action="store_true", help="JSON on stdout")
     return p
@@ -43,19 +50,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "list":
             show_value([overview(root) for root in roots(args.runs_dir)], args.json)
             return 0
+        if args.command == "prune":
+            from graph.prune import parse_size, prune
+
+            oldest = sorted(roots(args.runs_dir), key=lambda root: (root / "manifest.json").stat().st_mtime)
+            chosen = oldest if args.all else [find_run(args.run, args.runs_dir)]
+            return prune(chosen, parse_size(args.budget), dry_run=args.dry_run, as_json=args.json)
         root = find_run(args.run, args.runs_dir)
         if args.command == "check":
             from graph.integrity.command import check
 
             return check(root, repair=args.repair, as_json=args.json)
+        from graph import show
+
         if args.command == "health":
             from graph.health import print_health
 
             print_health(root, args.version, args.json)
         elif args.version:
-            show_value(version_story(root, args.version), args.json)
+            show_value(show.version_story(root, args.version), args.json)
         elif args.rollout:
-            show_value(rollout(root, args.rollout), args.json)
+            show_value(show.rollout(root, args.rollout), args.json)
+        elif args.finding:
+            show_value(show.finding(root, args.finding), args.json)
         else:
             show_value({**overview(root), "ledger": list(ledger_lines(root))}, args.json)
     except InputError as err:
@@ -99,45 +116,6 @@ def ledger_lines(root: Path) -> Iterator[str]:
             gate = e["gate"] or {}
             delta = points(gate.get("delta"), gate.get("ci_low"), gate.get("ci_high"))
             yield f"{e['version']} ← {e['parent']}: {e['title']}: {e['verdict']} {delta}; {'; '.join(e['reasons'])}"
-
-
-def version_story(root: Path, version: str) -> dict[str, Any]:
-    """Everything decided about one version, and the diff of its harness."""
-    from graph.record import RunRecord
-    from trainer.harness import HarnessRepo
-    from trainer.types import InputError
-
-    record = RunRecord(root)
-    folder = record.version_dir(version)
-    if version != Path(version).name or not folder.is_dir():
-        known = sorted(p.name for p in (root / "versions").glob("v*"))
-        raise InputError(f"--version {version}: no such version in {root.name}; known: {', '.join(known) or 'none'}")
-    out: dict[str, Any] = {}
-    for name in ("version", "diagnosis", "intervention", "backtest", "gate", "curation", "health"):
-        path = folder / f"{name}.json"
-        if path.exists():
-            try:
-                out[name] = json.loads(path.read_bytes())
-            except ValueError as err:
-                raise InputError(f"{path}: damaged ({err}); remove it and --resume to make it again") from err
-    parent = (out.get("version") or {}).get("parent", "")
-    if (folder / "proposal.json").exists() and record.saved(parent, "version"):
-        base = json.loads((record.version_dir(parent) / "version.json").read_bytes())["harness_commit"]
-        if commit := out["version"]["harness_commit"]:
-            out["diff"] = HarnessRepo.open(root / "harness").diff(base, commit).patch
-    return out
-
-
-def rollout(root: Path, rollout_id: str) -> dict[str, Any]:
-    """One training rollout of any version, with prompt, reply and every reward term."""
-    from trainer.evidence import find_rollout
-    from trainer.types import InputError
-
-    directories = sorted((root / "versions").glob("v*/seed-*/train/rollouts"))
-    found = find_rollout(directories, rollout_id)
-    if found is None:
-        raise InputError(f"--rollout {rollout_id}: no such rollout in {root.name}; health findings list rollout ids")
-    return found
 
 
 def show_value(value: Any, as_json: bool) -> None:

@@ -68,3 +68,5 @@ def _notes(run: Run) -> Iterator[str]:
         yield "no checkpoint of the machine; --resume goes on from the ledger"
     elif not (run.root / "summary.json").exists():
         yield "the run has not made its report; --resume goes on"
+    if run.pruned:
+        yield f"{len(run.pruned)} files and folders were dropped by graph.runs prune"

@@ -25,7 +25,8 @@ def job_problems(run: Run) -> Iterator[Problem]:
 
 def _training(run: Run, folder: Path) -> Iterator[Problem]:
     rows = 0
-    for file in sorted((folder / ROLLOUTS).glob("*.parquet")):
+    rollouts, checkpoint = folder / ROLLOUTS, folder / CHECKPOINT
+    for file in sorted(rollouts.glob("*.parquet")) if rollouts not in run.pruned else ():
         count = parquet_rows(file)
         if count is None:
             yield run.problem(file, "is no readable Parquet file", "remake")
@@ -45,16 +46,16 @@ def _training(run: Run, folder: Path) -> Iterator[Problem]:
             yield run.problem(file, what, "remake")
             return
     result = TrainResult.model_validate_json(path.read_bytes())
-    if result.checkpoint and result.checkpoint.resolve() != (folder / CHECKPOINT).resolve():
+    if result.checkpoint and result.checkpoint.resolve() != checkpoint.resolve():
         yield run.problem(path, f"checkpoint: names {result.checkpoint}, not the folder beside it",
                           remedy="move the run back there, or call from the folder it was started in")  # fmt: skip
         return
-    if what := checkpoint_fault(folder / CHECKPOINT):
-        yield run.problem(folder / CHECKPOINT, what, "remake")
+    if checkpoint not in run.pruned and (what := checkpoint_fault(checkpoint)):
+        yield run.problem(checkpoint, what, "remake")
     if result.metrics_file and not (folder / result.metrics_file.name).is_file():
         yield run.problem(folder / result.metrics_file.name, MISSING, "remake")
-    if rows != result.cost.rollouts:
-        yield run.problem(folder / ROLLOUTS, f"{rows} rollouts, result.json counts {result.cost.rollouts}", "remake")
+    if rollouts not in run.pruned and rows != result.cost.rollouts:
+        yield run.problem(rollouts, f"{rows} rollouts, result.json counts {result.cost.rollouts}", "remake")
 
 
 def _evaluation(run: Run, path: Path) -> Iterator[Problem]:
@@ -64,6 +65,8 @@ def _evaluation(run: Run, path: Path) -> Iterator[Problem]:
     found = Evaluation.model_validate_json(path.read_bytes())
     episodes, wanted = path.with_suffix(".parquet"), sum(map(len, found.scores))
     rows = parquet_rows(episodes) if episodes.exists() else 0
+    if episodes in run.pruned:
+        return
     if rows is None:
         yield run.problem(episodes, "is no readable Parquet file", "remake")
     elif rows != wanted:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from graph.prune import pruned
 from graph.record import STORES, RunRecord, lines_of
 from graph.versions import task_ids
 from trainer.types import InputError, Record
@@ -80,6 +81,10 @@ class Run:
                     first.setdefault(line.entry["key"], line.entry)
             found[store] = tuple(first.values())
         return found
+
+    @cached_property
+    def pruned(self) -> frozenset[Path]:
+        return pruned(self.root)
 
     @cached_property
     def suites(self) -> Mapping[str, frozenset[str]]:
