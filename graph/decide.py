@@ -60,7 +60,7 @@ def _decide(
         role=role,
         inputs=inputs,
         output=output.model_dump(mode="json") if output else {},
-        rationale=_rationale(output),
+        rationale=rationale(output),
         model=deps.specialists.name,
         duration_s=time.monotonic() - start,
     )
@@ -75,7 +75,8 @@ def _given(output: T | None) -> T:
     return output
 
 
-def _rationale(output: Record | None) -> str:
+def rationale(output: Record | None) -> str:
+    """Why, in the specialist's own words."""
     match output:
         case Diagnosis():
             return output.hypothesis

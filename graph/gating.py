@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agents.types import Intervention
 from graph import harnessing
@@ -70,9 +71,16 @@ def enter_verdict(
     deps: Deps, candidate: str, verdict: str, gate: GateReport | None, reason: str, merge_commit: str
 ) -> None:
     version = deps.record.load(candidate, "version", Version)
-    entry = {
+    deps.record.append("ledger", f"{candidate}.verdict", verdict_entry(version, verdict, gate, reason, merge_commit))
+
+
+def verdict_entry(
+    version: Version, verdict: str, gate: GateReport | None, reason: str, merge_commit: str
+) -> Mapping[str, Any]:
+    """The ledger's entry of a settled candidate."""
+    return {
         "kind": "verdict",
-        "version": candidate,
+        "version": version.id,
         "parent": version.parent,
         "factor": version.factor,
         "title": version.title,
@@ -82,7 +90,6 @@ def enter_verdict(
         "gate": gate.model_dump(mode="json") if gate else None,
         "reasons": list(gate.reasons) if gate else [reason],
     }
-    deps.record.append("ledger", f"{candidate}.verdict", entry)
 
 
 def metrics_of(report: GateReport) -> Mapping[str, object]:

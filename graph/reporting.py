@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,24 @@ from trainer.evaluation import Interval, mean_interval, paired_interval, pass_at
 from trainer.types import Evaluation, HealthReport
 
 
+def baseline_entry(version: Version, seeds: int, scores: Mapping[str, float]) -> Mapping[str, Any]:
+    """The ledger's first entry."""
+    return {
+        "kind": "baseline",
+        "version": version.id,
+        "parent": version.parent,
+        "harness_commit": version.harness_commit,
+        "seeds": seeds,
+        "scores": dict(scores),
+    }
+
+
 def enter_baseline(deps: Deps, health: HealthReport) -> None:
     """The ledger's first entry, and a line with score and noise."""
     seeds = seeds_of(deps.record, BASELINE)
     interval = mean_interval(evaluations(deps.record, BASELINE, seeds, "validation"))
     version = deps.record.load(BASELINE, "version", Version)
-    entry = {
-        "kind": "baseline",
-        "version": BASELINE,
-        "parent": BASE,
-        "harness_commit": version.harness_commit,
-        "seeds": seeds,
-        "scores": dict(health.scores),
-    }
-    deps.record.append("ledger", f"{BASELINE}.baseline", entry)
+    deps.record.append("ledger", f"{BASELINE}.baseline", baseline_entry(version, seeds, health.scores))
     sick = [f"{f.diagnostic} ({f.severity})" for f in health.findings if f.severity in ("warn", "critical")]
     start = health.scores.get("base/mean")
     before = "" if start is None else f" from {100 * start:.1f} % before RL"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from graph.integrity.entries import entry_problems
 from graph.integrity.folders import folder_problems
 from graph.integrity.harness import harness_problems
 from graph.integrity.hashes import hash_problems
@@ -17,7 +18,7 @@ from graph.integrity.types import MISSING, Report, Run
 from graph.seals import sealed
 from graph.session import Locked, holder_of
 
-CHECKS = (machine_problems, store_problems, folder_problems, job_problems, harness_problems)
+CHECKS = (machine_problems, store_problems, entry_problems, folder_problems, job_problems, harness_problems)
 
 
 def check_run(root: Path) -> Report:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from graph.integrity.types import Problem, Run
+from graph.integrity.types import Problem, Run, fault
+from graph.versions import BASELINE, Version
 from trainer.gitio import Git, GitError, check_clean
 from trainer.harness import HarnessRepo
 from trainer.harness_refs import BRANCHES, MAIN
@@ -41,10 +42,12 @@ def harness_problems(run: Run) -> Iterator[Problem]:
 
 
 def champion_commit(run: Run) -> str:
-    """Where the ledger says main is: the last promotion, or the baseline's harness; empty before the baseline."""
-    promoted = [e["merge_commit"] for e in run.ledger if e.get("verdict") == "promoted"]
-    baseline = [e["harness_commit"] for e in run.ledger if e["kind"] == "baseline"]
-    return str((promoted or baseline or [""])[-1])
+    """Where main must be: the ledger's last promotion, or the baseline's harness; empty before there is one."""
+    promoted = [str(e["merge_commit"]) for e in run.ledger if e.get("verdict") == "promoted"]
+    baseline = run.record.version_dir(BASELINE) / "version.json"
+    if promoted or fault(baseline, Version):
+        return promoted[-1] if promoted else ""
+    return Version.model_validate_json(baseline.read_bytes()).harness_commit
 
 
 def is_ahead(git: Git, old: str, new: str) -> bool:

@@ -124,8 +124,8 @@ def _summary(run: Run) -> Iterator[Problem]:
     summary = Summary.model_validate_json(path.read_bytes())
     known = {e["version"]: (e["verdict"], e["harness_commit"]) for e in run.ledger if e["kind"] == "verdict"}
     for v in summary.versions:
-        if known.get(v.version) != (v.verdict, v.harness_commit):
-            yield run.problem(path, f"{v.version} is {v.verdict} here and not in the ledger", "rewind")
+        if known.get(v.version, (v.verdict, v.harness_commit)) != (v.verdict, v.harness_commit):
+            yield run.problem(path, f"{v.version} is {v.verdict} here, the ledger has another verdict", "rewind")
             return
     named = {v.version for v in summary.versions if v.verdict == "promoted"} | {summary.baseline.version}
     if summary.champion.version not in named:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graph.build import NODES
+from graph.integrity.entries import lost
 from graph.integrity.folders import restored
 from graph.integrity.harness import champion_commit, tree_files
 from graph.integrity.stores import bad_lines
 from graph.integrity.types import Mend, Problem, Run
 from graph.leftovers import remove
-from graph.record import lines_of, read_record, write_atomic
+from graph.record import STORES, RunRecord, lines_of, read_record, write_atomic
 from graph.seals import seal
 from graph.session import Manifest, program
 from graph.state import schema_hash
@@ -85,6 +86,16 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
     yield f"{run.relative(path)}: {len(aside)} damaged lines set aside as {target.relative_to(run.root)}"
 
 
+def _enter(run: Run, path: Path) -> Iterator[str]:
+    """The lock is held, so the stores may be opened for writing, once their own lines are mended."""
+    if any(True for store in STORES for _ in bad_lines(run.record.path(store))):
+        return
+    record = RunRecord(run.root, writable=True)
+    for entry in lost(run):
+        if run.record.path(entry.store) == path and record.append(entry.store, entry.key, entry.value):
+            yield f"{run.relative(path)}: {entry.key} entered again"
+
+
 def _restore(run: Run, path: Path) -> Iterator[str]:
     record = restored(run, path.parent.name, path.stem)
     if record is None:
@@ -141,6 +152,7 @@ def _adopt(run: Run, path: Path) -> Iterator[str]:
 MENDS: Mapping[Mend, Callable[[Run, Path], Iterator[str]]] = {
     "sweep": _sweep,
     "lines": _lines,
+    "enter": _enter,
     "restore": _restore,
     "remake": _remake,
     "rewind": _rewind,

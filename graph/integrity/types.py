@@ -16,14 +16,15 @@ from graph.record import STORES, RunRecord, lines_of
 from graph.versions import task_ids
 from trainer.types import InputError, Record
 
-Mend = Literal["", "sweep", "lines", "restore", "remake", "rewind", "harness", "adopt"]
-"""How a repair can mend a problem: remove a leftover; take damaged lines out of a store; write a record again from the
+Mend = Literal["", "sweep", "lines", "enter", "restore", "remake", "rewind", "harness", "adopt"]
+"""How a repair can mend a problem: remove a leftover; take damaged lines out of a store; enter what it lacks; write a record again from the
 ledger and the decisions; set the work of a job aside, so that it is done again; set the machine's checkpoint aside, so
 that it is rebuilt from the ledger; put the harness back to its last promotion; let this version's machine take over."""
 
 HOW: Mapping[Mend, str] = {
     "sweep": "--repair removes it",
     "lines": "--repair sets the damaged lines aside",
+    "enter": "--repair enters it again from the version's records",
     "restore": "--repair writes it again from the record",
     "remake": "--repair sets it aside, --resume makes it again",
     "rewind": "--repair sets it aside, --resume goes on from the ledger",

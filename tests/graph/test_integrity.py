@@ -15,8 +15,10 @@ from safetensors.numpy import load_file, save_file
 
 from graph import runs
 from graph.integrity.check import check_run
+from graph.integrity.repair import repair
 from graph.record import STORES, RunRecord
 from graph.session import locked
+from tests.e2e.sameness import without
 from tests.runs import Runner
 
 
@@ -31,6 +33,13 @@ def append(path: Path, text: str) -> None:
 
 def first_line_again(path: Path) -> None:
     append(path, path.read_text(encoding="utf-8").splitlines()[0] + "\n")
+
+
+def without_line(path: Path, key: str) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if f'"key": "{key}"' not in line]
+    assert len(kept) < len(lines)
+    path.write_text("".join(kept), encoding="utf-8")
 
 
 def not_a_number(path: Path) -> None:
@@ -80,6 +89,27 @@ DAMAGES = {
     "torn ledger": Damage(lambda r: append(r / "record/ledger.jsonl", '{"key": "v0'), "record/ledger.jsonl", "torn"),
     "garbage": Damage(lambda r: append(r / "record/cases.jsonl", "garbage\n"), "record/cases.jsonl", "line 2"),
     "twice": Damage(lambda r: first_line_again(r / "record/search.jsonl"), "record/search.jsonl", "repeats the key"),
+    "lost baseline": Damage(
+        lambda r: without_line(r / "record/ledger.jsonl", "v0000.baseline"),
+        "record/ledger.jsonl",
+        "v0000.baseline is missing",
+    ),
+    "lost verdict": Damage(
+        lambda r: without_line(r / "record/ledger.jsonl", "v0001.verdict"),
+        "record/ledger.jsonl",
+        "v0001.verdict is missing",
+    ),
+    "lost case": Damage(
+        lambda r: without_line(r / "record/cases.jsonl", "v0001"), "record/cases.jsonl", "v0001 is missing"
+    ),
+    "lost search": Damage(
+        lambda r: without_line(r / "record/search.jsonl", "v0001.dropped.0"), "record/search.jsonl", "v0001.dropped.0"
+    ),
+    "lost decision": Damage(
+        lambda r: without_line(r / "record/decisions.jsonl", "v0001.designer"),
+        "record/decisions.jsonl",
+        "v0001.designer",
+    ),
     "record": Damage(lambda r: cut(r / "versions/v0001/gate.json"), "versions/v0001/gate.json", "damaged at"),
     "decision": Damage(
         lambda r: cut(r / "versions/v0001/intervention.json"), "versions/v0001/intervention.json", "damaged at"
@@ -168,6 +198,20 @@ def test_damage_is_one_line_and_what_can_be_mended_is(
     assert "repaired" not in capsys.readouterr().out
 
 
+def test_lost_entries_are_entered_again_as_they_were(broken: Callable[[], Path], whole: Path) -> None:
+    """All but what only a decision's entry knew: what the call read, and what it took."""
+    run = broken()
+    for store in STORES:
+        path = run / "record" / f"{store}.jsonl"
+        path.write_text("")
+    while problems := check_run(run).problems:
+        with locked(run):
+            assert list(repair(run, problems))
+    for store in STORES:
+        got, wanted = ({e["key"]: without(e) for e in RunRecord(r).entries(store)} for r in (run, whole))
+        assert got == wanted, store
+
+
 @pytest.mark.timeout(240)
 def test_a_run_damaged_everywhere_is_repaired_and_resumed_to_the_same_record(
     broken: Callable[[], Path], whole: Path, runner: Runner
@@ -183,7 +227,8 @@ def test_a_run_damaged_everywhere_is_repaired_and_resumed_to_the_same_record(
     assert done.returncode == 0, done.stderr
     assert check_run(run).sound
     for store in STORES:
-        assert list(RunRecord(run).entries(store)) == list(RunRecord(whole).entries(store))
+        got, wanted = ({e["key"]: without(e) for e in RunRecord(r).entries(store)} for r in (run, whole))
+        assert got == wanted, store
     was, now = (json.loads((r / "summary.json").read_text()) for r in (whole, run))
     for key in ("warm_start", "baseline", "champion", "learned", "gain"):
         for value in (was[key], now[key]):
