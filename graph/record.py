@@ -27,6 +27,7 @@ from trainer.types import InputError, Record
 Store = Literal["ledger", "decisions", "cases", "search"]
 STORES: tuple[Store, ...] = ("ledger", "decisions", "cases", "search")
 T = TypeVar("T", bound=Record)
+MEND = "restore it from a copy, or let python -m graph.runs check RUN --repair see what can be done"
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -42,13 +43,11 @@ def read_record(path: Path, kind: type[T]) -> T:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError as err:
-        raise InputError(f"{path}: missing; the run is damaged, start a new one or restore the file") from err
+        raise InputError(f"{path}: missing; {MEND}") from err
     except ValidationError as err:
         first = err.errors()[0]
         where = ".".join(str(p) for p in first["loc"]) or "whole file"
-        raise InputError(
-            f"{path}: field {where}: {first['msg']}; restore the file or remove it and --resume to make it again"
-        ) from err
+        raise InputError(f"{path}: field {where}: {first['msg']}; {MEND}") from err
 
 
 @dataclass(frozen=True)

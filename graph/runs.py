@@ -87,11 +87,15 @@ def roots(runs_dir: Path) -> list[Path]:
 
 def overview(root: Path) -> dict[str, Any]:
     """Status and result of a run, as far as it has them."""
+    from graph.leftovers import alive
     from graph.record import read_record
     from graph.session import StatusFile
     from graph.summary import Summary, percent, points
 
-    status = read_record(root / "status.json", StatusFile).status if (root / "status.json").exists() else "new"
+    status = "new"
+    if (root / "status.json").exists():
+        said = read_record(root / "status.json", StatusFile)
+        status = "killed" if said.status == "running" and not alive(said.pid) else said.status
     out: dict[str, Any] = {"run": root.name, "status": status}
     if (root / "summary.json").exists():
         s = read_record(root / "summary.json", Summary)

@@ -135,6 +135,7 @@ def test_what_a_dead_process_left_is_no_obstacle(runner: Runner, broken: Callabl
     (run / "harness.lock").write_text("retire")
     (run / "status.json").write_text(json.dumps({"status": "running", "pid": DEAD, "message": ""}))
     (run / f".clock.json.{DEAD}.partial").touch()
+    assert json.loads(runner.runs("list", "--runs-dir", str(run.parent), "--json").stdout)[0]["status"] == "killed"
     assert runner.run("--resume", str(run)).returncode == 0
     assert check_run(run).sound
 
