@@ -19,10 +19,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from trainer.embedded.decode import CACHE_CHUNK, DecoderWeights, KvCache, LayerWeights
 from trainer.embedded.tokenizer import ChatTokenizer
-
-CACHE_CHUNK = 32
-"""The cache grows by this many positions: small buffers stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +91,6 @@ class Layer(nn.Module):
         self.down = nn.Linear(layout.intermediate_size, d, bias=False)
 
 
-class KvCache:
-    """Keys and values, FloatTensor[layers, 2, B, kv_heads, capacity, head_dim], filled up to ``length``.
-
-    ``bias`` [B, 1, capacity] is -inf on left padding, ``positions`` [B] the next token's position.
-    """
-
-    def __init__(self, kv: Tensor, bias: Tensor, positions: Tensor, length: int) -> None:
-        self.kv, self.bias, self.positions, self.length = kv, bias, positions, length
-
-    def select(self, rows: Tensor) -> None:
-        n = self.length
-        kv = self.kv.new_empty(*self.kv.shape[:2], len(rows), *self.kv.shape[3:])
-        kv[..., :n, :] = self.kv[:, :, :, :, :n].index_select(2, rows)
-        self.kv, self.bias, self.positions = kv, self.bias[rows], self.positions[rows]
-
-    def grow(self) -> None:
-        """Make room for one more position."""
-        if self.length == self.kv.shape[4]:
-            self.kv = F.pad(self.kv, (0, 0, 0, CACHE_CHUNK))
-            self.bias = F.pad(self.bias, (0, CACHE_CHUNK))
-
-
 class Decoder(nn.Module):
     """The network. Call with tokens and positions, [B, T] or [B]; returns the final hidden states [..., d]."""
 
@@ -159,7 +135,29 @@ class Decoder(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Hidden states [..., d] to logits [..., V]."""
-        return F.linear(hidden, self.embedding.weight if self.layout.tie_word_embeddings else self.head.weight)
+        return F.linear(hidden, self._head())
+
+    def weights(self) -> DecoderWeights:
+        """What decoding reads: views of the parameters, and the norms as they are now."""
+        root = self.layout.hidden_size**0.5
+        return DecoderWeights(
+            embedding=self.embedding.weight,
+            layers=[
+                LayerWeights(
+                    layer.attention_norm * root, layer.qkv.weight, layer.qkv.bias, layer.out.weight.t(),
+                    layer.mlp_norm * root, layer.gate_up.weight, layer.down.weight.t(),
+                )
+                for layer in self._layers()
+            ],
+            norm=self.norm * root,
+            head=self._head(),
+            cos=self.cos,
+            sin=self.sin,
+            floor=self.norm.new_tensor(self.layout.rms_norm_eps**0.5 * root),
+        )  # fmt: skip
+
+    def _head(self) -> Tensor:
+        return self.embedding.weight if self.layout.tie_word_embeddings else self.head.weight
 
     def _layers(self) -> Iterator[Layer]:
         for layer in self.layers:
@@ -219,27 +217,10 @@ class LlamaPolicy:
             return full(layer, q, k, v)
 
         hidden = self.module(tokens, (mask.long().cumsum(-1) - 1).clamp_min(0), attend)
-        return self.module.project(hidden[:, -1]), KvCache(kv, bias, mask.sum(-1), length)
+        return self.module.project(hidden[:, -1]), KvCache(kv, bias, mask.sum(-1), length, self.module.weights())
 
     def step(self, tokens: Tensor, cache: KvCache) -> Tensor:
-        cache.grow()
-        kv_heads, dim = self.module.layout.num_key_value_heads, self.module.layout.head_dim
-        at, end = cache.length, cache.length + 1
-        bias = cache.bias[:, :, :end].repeat_interleave(kv_heads, 0)
-        scale = 1.0 / math.sqrt(dim)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = cache.kv[layer, 0].flatten(0, 1), cache.kv[layer, 1].flatten(0, 1)
-            keys[:, at] = k.reshape(-1, dim)
-            values[:, at] = v.reshape(-1, dim)
-            # The query heads of one key head form the rows of one small matrix product.
-            grouped = q.reshape(len(keys), -1, dim)
-            scores = torch.baddbmm(bias, grouped, keys[:, :end].transpose(1, 2), alpha=scale)
-            return torch.bmm(scores.softmax(-1), values[:, :end]).view(len(q), -1)
-
-        hidden = self.module(tokens, cache.positions, attend)
-        cache.length, cache.positions = end, cache.positions + 1
-        return self.module.project(hidden)
+        return cache.step(tokens)
 
     def save(self, directory: Path) -> None:
         weights = {name: view.detach().cpu().contiguous() for name, view in hugging_face_views(self.module).items()}

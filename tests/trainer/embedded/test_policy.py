@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.trainer.embedded.toy import copy_policy
+from trainer.embedded.decode import CACHE_CHUNK
 from trainer.embedded.generic import GenericPolicy
-from trainer.embedded.llama import CACHE_CHUNK, LlamaPolicy
+from trainer.embedded.llama import LlamaPolicy
 from trainer.embedded.policy import Policy, load_policy, save_policy
 from trainer.embedded.tokenizer import build_tokenizer, chat_tokenizer, save_tokenizer
 from trainer.types import InputError
