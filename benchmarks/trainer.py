@@ -1,4 +1,4 @@
-"""How fast a GRPO step is: ``python -m benchmarks.trainer [--json] [--write docs/speed.md]``, about three minutes.
+"""How fast a GRPO step is: ``python -m benchmarks.trainer [--json] [--write docs/speed.md]``, about two minutes.
 
 The same policy (the default layout, about 100,000 parameters, as a Hugging Face checkpoint), the same prompts, replies of a
 fixed length, whole steps (sampling, reward, advantages, update), side by side in one run:
