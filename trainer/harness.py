@@ -205,6 +205,8 @@ class HarnessRepo:
                 merge = commit_tree(git, tree_to_promote(git, old, commit), [old, commit], text)
                 hold.note(_MAIN_MOVES)
                 git("update-ref", "-m", f"promote {version}", MAIN, merge, old)
+                # A run that was copied has files of the right content and another stat, which read-tree would refuse.
+                git("update-index", "-q", "--refresh")
                 git("read-tree", "-m", "-u", old, merge)
                 hold.note("promote")
             self._note(git, merge, metrics)

@@ -97,6 +97,14 @@ def test_killed_after_any_git_command_and_repeated(
             return
 
 
+def test_a_repository_whose_files_were_touched_or_copied_promotes(repo: HarnessRepo) -> None:
+    """What the index remembers of a file (time, inode) then differs, and the content does not."""
+    for file in repo.path.glob("*.toml"):
+        os.utime(file, (1, 1))
+    promote(repo, propose(repo))
+    repo.check_clean()
+
+
 def test_each_operation_twice_is_once(repo: HarnessRepo) -> None:
     start = repo.head()
     one, two = propose(repo), propose(repo, CLIP_HIGHER, "v0002", start)
