@@ -134,7 +134,7 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
     for i, again in zip(crashed, deps.jobs.train([specs[i] for i in crashed]), strict=True):
         results[i] = again
     for spec, result in zip(specs, results, strict=True):
-        if result.early_stop:
+        if result.early_stop and spec.out_dir in fresh:
             used = 100 * result.cost.tokens / spec.token_budget
             deps.say(
                 "train",
