@@ -61,7 +61,10 @@ test-docker: $(STAMP)
 	    echo 'make test-docker: needs a Docker engine: systemctl start docker, or DOCKER_HOST=unix:///path/to/docker.sock' >&2; exit 1; }
 	$(PY) -m pytest -n auto -m "docker or not docker" tests/sandboxes $(wildcard tests/trainer/domains/code)
 
+# Faults of the machine, then kill -9 at random moments.
+test-storm: export OMP_NUM_THREADS = 1
 test-storm: $(STAMP)
+	$(PY) -m pytest -n auto -m faults tests/graph
 	$(PY) -m tests.e2e.storm --kills 20 $(ARGS)
 
 bench-storm: $(STAMP)

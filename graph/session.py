@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import sqlite3
 import time
@@ -23,6 +24,7 @@ from graph.record import read_record, write_atomic
 from graph.seals import seal
 from graph.state import schema_hash
 from trainer.gitio import Git, GitError
+from trainer.storage import ROOM
 from trainer.types import SCHEMA_VERSION, InputError, Record
 
 if TYPE_CHECKING:
@@ -183,12 +185,19 @@ def checkpoints(root: Path, *, writable: bool = True) -> Iterator[SqliteSaver]:
             yield saver
     except sqlite3.DatabaseError as err:
         # The low byte is the primary code: these say that the file could not be written, not that it is damaged.
-        if number := REFUSED.get(getattr(err, "sqlite_errorcode", 0) & 0xFF):
+        if number := _refused(getattr(err, "sqlite_errorcode", 0), root):
             raise OSError(number, os.strerror(number), str(path)) from err
         raise InputError(
             f"{path}: damaged ({' '.join(str(err).split())}); set it aside with python -m graph.runs check "
             f"{shlex.quote(str(root))} --repair and --resume: finished work is kept"
         ) from err
+
+
+def _refused(code: int, root: Path) -> int:
+    """The error number where SQLite could not write, else 0. Where room for its index is lacking it speaks of I/O."""
+    number = REFUSED.get(code & 0xFF, 0)
+    full = code == sqlite3.SQLITE_IOERR_SHMSIZE or shutil.disk_usage(root).free < ROOM
+    return errno.ENOSPC if number in (errno.EIO, errno.EACCES) and full else number
 
 
 def _connection(path: Path, writable: bool) -> sqlite3.Connection:

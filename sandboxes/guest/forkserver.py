@@ -160,6 +160,8 @@ def supervise(request: Request, text: str | None, ground: Ground | Shared) -> tu
         drain(results, streams[results])
         if not take_frames(streams[results], frames, output_limit, most):
             kind = "died"
+        if frames and frames[-1][0] == END:
+            ended = ""  # it told us and was gone between our look at its pipe and our look at it
         drain(out, streams[out])
         if kind == "exit" and mode != "call" and len(streams[out]) > output_limit:
             kind = "output_limit"

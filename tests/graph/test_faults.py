@@ -22,6 +22,7 @@ from tests.e2e.sameness import trained, trees, without
 from tests.graph.test_integrity import another_machine, append, cut
 from tests.runs import LEAST, ROOT, Runner, arguments
 
+pytestmark = pytest.mark.faults
 DEAD = 4194305
 """A process id that no Linux gives: one more than the largest there can be."""
 
