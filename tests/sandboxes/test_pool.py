@@ -316,9 +316,13 @@ def test_a_worker_that_fails_before_the_program_began_is_our_failure(backend: Ba
 
 def test_a_worker_that_is_killed_or_old_costs_no_program(counting: Counting, owner: Owner) -> None:
     with Pool(counting, owner) as pool:
-        assert outline(only(pool, script("print(1)"))) == ["exit", "ok 1"]
-        assert pool._workers[0]._channel is not None
-        pool._workers[0]._channel.close()
+        # A worker that cannot prove its reset is replaced, which a busy machine may bring about: then the next one.
+        for _ in range(5):
+            assert outline(only(pool, script("print(1)"))) == ["exit", "ok 1"]
+            if (channel := pool._workers[0]._channel) is not None:
+                break
+        assert channel is not None
+        channel.close()
         assert outline(only(pool, script("print(1)"))) == ["exit", "ok 1"]
         pool.close()
         pool.close()
