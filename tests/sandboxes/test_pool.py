@@ -54,8 +54,7 @@ def looking(source: str) -> Program:
 
 
 def only(pool: Pool, program: Program) -> Ran:
-    (ran,) = pool.run([program])
-    return ran
+    return pool.run([program])[0]
 
 
 # ------------------------------------------------------------------------------------ what comes of programs
@@ -292,9 +291,8 @@ def test_a_lie_is_the_programs_end_and_it_never_runs_again(backend: Backend, own
         counting = Counting(backend, [TAKE + lie + "\nsys.stdin.read()" * (name == "endless")])
         with Pool(counting, owner) as pool:
             ran = only(pool, call("def f(): return 2"))
-            assert (ran.kind, ran.cases[0].status) == (("exit", "ok") if name == "honest" else ("died", "missing")), (
-                name
-            )
+            expected = ("exit", "ok") if name == "honest" else ("died", "missing")
+            assert (ran.kind, ran.cases[0].status) == expected, name
             assert counting.spawned == 1, name
             if name != "honest":
                 assert outline(only(pool, call("def f(): return 2"))) == ["exit", "ok 2"], name
@@ -316,12 +314,11 @@ def test_a_worker_that_fails_before_the_program_began_is_our_failure(backend: Ba
 
 def test_a_worker_that_is_killed_or_old_costs_no_program(counting: Counting, owner: Owner) -> None:
     with Pool(counting, owner) as pool:
-        # A worker that cannot prove its reset is replaced, which a busy machine may bring about: then the next one.
-        for _ in range(5):
+        for _ in range(5):  # a busy machine may replace a worker itself, then it is the next one
             assert outline(only(pool, script("print(1)"))) == ["exit", "ok 1"]
-            if (channel := pool._workers[0]._channel) is not None:
+            if channel := pool._workers[0]._channel:
                 break
-        assert channel is not None
+        assert channel
         channel.close()
         assert outline(only(pool, script("print(1)"))) == ["exit", "ok 1"]
         pool.close()
