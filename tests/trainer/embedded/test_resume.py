@@ -36,6 +36,18 @@ def attempt(spec: TrainSpec, die_after: int = 10**9) -> TrainResult:
     return grpo.train(spec, copy_policy(), CopyDomain(), report)
 
 
+@pytest.fixture
+def saves_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
+
+
+def killed_after(spec: TrainSpec, step: int) -> TrainSpec:
+    """The spec of a training that died in the report of ``step``: its state is that of the step before."""
+    with pytest.raises(Killed):
+        attempt(spec, die_after=step)
+    return spec
+
+
 def learned(result: TrainResult) -> tuple[str, pa.Table, list[tuple[int, dict[str, float]]]]:
     """Weights, rollouts and metrics, without the clock's."""
     assert result.checkpoint and result.rollouts_dir and result.metrics_file
@@ -60,16 +72,13 @@ STATEFUL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("sections", STATEFUL.values(), ids=STATEFUL)
-def test_killed_twice_and_resumed_equals_undisturbed(
-    sections: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("saves_every_step")
+def test_killed_twice_and_resumed_equals_undisturbed(sections: dict[str, Any], tmp_path: Path) -> None:
     recipe: Recipe = copy_recipe(**sections)
     whole = attempt(copy_spec(tmp_path / "whole", recipe))
-    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)  # after every step
     spec = copy_spec(tmp_path / "killed", recipe)
     for step in (2, 4):
-        with pytest.raises(Killed):
-            attempt(spec, die_after=step)
+        killed_after(spec, step)
     resumed = attempt(spec)
     for expected, found in zip(learned(whole), learned(resumed), strict=True):
         assert found == expected
@@ -113,35 +122,25 @@ def test_a_process_killed_within_a_step_loses_that_step_alone(tmp_path: Path) ->
         assert found == expected
 
 
-def test_the_second_attempt_does_not_train_the_steps_of_the_first_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
-    spec = copy_spec(tmp_path)
-    with pytest.raises(Killed):
-        attempt(spec, die_after=5)
+@pytest.mark.usefixtures("saves_every_step")
+def test_the_second_attempt_does_not_train_the_steps_of_the_first_again(tmp_path: Path) -> None:
+    spec = killed_after(copy_spec(tmp_path), 5)
     steps: list[int] = []
     prepare_directory(spec)
     grpo.train(spec, copy_policy(), CopyDomain(), lambda progress: steps.append(progress.step))
-    # The report of step 5 was never returned from, so its state is that of step 4.
     assert steps[0] == 5
 
 
-def test_another_training_in_the_folder_starts_from_the_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
-    with pytest.raises(Killed):
-        attempt(copy_spec(tmp_path), die_after=4)
+@pytest.mark.usefixtures("saves_every_step")
+def test_another_training_in_the_folder_starts_from_the_beginning(tmp_path: Path) -> None:
+    killed_after(copy_spec(tmp_path), 4)
     other = attempt(copy_spec(tmp_path, seed=2))
     assert learned(other)[0] == learned(attempt(copy_spec(tmp_path / "fresh", seed=2)))[0]
 
 
-def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
-    spec = copy_spec(tmp_path)
-    with pytest.raises(Killed):
-        attempt(spec, die_after=4)
+@pytest.mark.usefixtures("saves_every_step")
+def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path) -> None:
+    spec = killed_after(copy_spec(tmp_path), 4)
     tensors = tmp_path / STATE / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:100])
     with pytest.raises(InputError, match=r"state/tensors\.safetensors: damaged .*delete the folder to train from"):
@@ -151,13 +150,9 @@ def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path, monkeypatch: p
         attempt(spec)
 
 
-def test_without_metrics_of_the_first_steps_there_is_no_going_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
-    spec = copy_spec(tmp_path)
-    with pytest.raises(Killed):
-        attempt(spec, die_after=4)
+@pytest.mark.usefixtures("saves_every_step")
+def test_without_metrics_of_the_first_steps_there_is_no_going_on(tmp_path: Path) -> None:
+    spec = killed_after(copy_spec(tmp_path), 4)
     (tmp_path / "metrics-1.jsonl").unlink()
     with pytest.raises(InputError, match="metrics of the first 3 steps are gone"):
         attempt(spec)
