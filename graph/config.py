@@ -59,13 +59,15 @@ class EvaluationSection(Record):
 
 class TrainerSection(Record):
     """Budgets of one training. ``token_budget`` counts sampled tokens and is equal for all versions;
-    ``parallel`` jobs run at once (0: one per core), each on one thread; ``seeds`` of the baseline."""
+    ``parallel`` jobs run at once (0: one per core), each on one thread; ``seeds`` of the baseline; every ``save_interval_s``
+    a training saves what a kill must not cost."""
 
     token_budget: Annotated[int, Field(gt=0)] = 160_000
     deadline_s: Annotated[float, Field(gt=0)] = 1800.0
     parallel: Annotated[int, Field(ge=0, le=256)] = 0
     rollout_workers: Annotated[int, Field(ge=0, le=64)] = 0
     seeds: Annotated[int, Field(ge=1, le=16)] = 3
+    save_interval_s: Annotated[float, Field(ge=0)] = 15.0
 
 
 class WarmStartSection(Record):

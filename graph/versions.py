@@ -112,6 +112,7 @@ def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> Tra
         token_budget=config.trainer.token_budget,
         deadline_s=config.trainer.deadline_s,
         rollout_workers=config.trainer.rollout_workers,
+        save_interval_s=config.trainer.save_interval_s,
         sandbox=sandbox if sandbox != "none" or not python else deps.parts.backend,
         out_dir=deps.record.seed_dir(version.id, seed) / "train",
     )

@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,6 +28,8 @@ from graph.record import STORES, RunRecord
 from tests.e2e.sameness import trained, trees, without
 from tests.runs import LEAST, Runner, arguments
 
+OPTIONS: Mapping[str, Any] = {**LEAST, "trainer.save_interval_s": 0}
+"""A training of a second saves after every step, so that kills hit the saving and the going on too."""
 GONE_S = 30.0
 """How long the processes of a killed run may take to notice; they poll nothing, so it is milliseconds on an idle machine."""
 
@@ -96,7 +99,7 @@ def bystanders() -> Iterator[list[subprocess.Popen[bytes]]]:
 def undisturbed(storm: Storm) -> Path:
     (storm.folder / "tmp").mkdir()
     started = time.monotonic()
-    done = storm.runner.run(*arguments(storm.folder, "calm", LEAST, versions=2))
+    done = storm.runner.run(*arguments(storm.folder, "calm", OPTIONS, versions=2))
     if done.returncode:
         raise Broken(f"the undisturbed run ended with {done.returncode}: {done.stderr}")
     storm.horizon_s = time.monotonic() - started
@@ -111,7 +114,7 @@ def weather(storm: Storm, calm: Path, number: int, kills: int) -> None:
     runner = storm.runner
     if storm.rng.random() < 0.3:  # without the cache the warm start is hit too
         runner = replace(runner, home=storm.folder / f"home-{number}")
-    begin = arguments(storm.folder, run.name, LEAST, versions=2)
+    begin = arguments(storm.folder, run.name, OPTIONS, versions=2)
     while True:
         resume = ["--resume", str(run)] if (run / "manifest.json").exists() else begin
         with runner.start(*resume) as process:

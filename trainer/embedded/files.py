@@ -109,8 +109,8 @@ def stored_result(spec: TrainSpec) -> TrainResult | None:
 
 
 def _same_training(one: TrainSpec, other: TrainSpec) -> bool:
-    """Whether both come to the same result: how it is computed (worker processes, deadline) does not count."""
-    how = {"rollout_workers": 0, "deadline_s": 1.0}
+    """Whether both come to the same result: how it is computed (worker processes, deadline, saves) does not count."""
+    how = {"rollout_workers": 0, "deadline_s": 1.0, "save_interval_s": 0.0}
     return one.model_copy(update=how) == other.model_copy(update=how)
 
 

@@ -36,8 +36,6 @@ COLLAPSE_STEPS = 8
 """Steps over which the share of solved rollouts is averaged before it is compared with its own best."""
 COLLAPSE_FROM, COLLAPSE_TO = 0.1, 0.25
 """A best mean of at least COLLAPSE_FROM that falls below COLLAPSE_TO of itself ends a training as ``collapse``."""
-SAVE_INTERVAL_S = 15.0
-"""How often the state is saved: what a kill may cost. Results do not depend on it."""
 
 
 def train(
@@ -154,7 +152,7 @@ class _Loop:
             if has_collapsed(self.solved):
                 return "collapse"
             report(self.advance(log))
-            if time.perf_counter() - self._saved > SAVE_INTERVAL_S:
+            if time.perf_counter() - self._saved >= self.spec.save_interval_s:
                 self._save()
         return None
 

@@ -36,6 +36,8 @@ class TrainSpec(Record):
     """Backend that isolates what the job executes; ``none`` executes nothing."""
     rollout_workers: Annotated[int, Field(ge=0)] = 0
     """Rollout worker processes; 0 samples in the job's own process. Results do not depend on it."""
+    save_interval_s: Annotated[float, Field(ge=0)] = 15.0
+    """How often the state is saved: what a kill may cost. Results do not depend on it."""
     out_dir: Path
 
 

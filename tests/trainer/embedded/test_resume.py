@@ -36,9 +36,9 @@ def attempt(spec: TrainSpec, die_after: int = 10**9) -> TrainResult:
     return grpo.train(spec, copy_policy(), CopyDomain(), report)
 
 
-@pytest.fixture
-def saves_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, "SAVE_INTERVAL_S", -1.0)
+def saving(tmp_path: Path, recipe: Recipe | None = None, **changes: Any) -> TrainSpec:
+    """A training that saves its state after every step."""
+    return copy_spec(tmp_path, recipe, save_interval_s=0.0, **changes)
 
 
 def killed_after(spec: TrainSpec, step: int) -> TrainSpec:
@@ -72,11 +72,10 @@ STATEFUL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("sections", STATEFUL.values(), ids=STATEFUL)
-@pytest.mark.usefixtures("saves_every_step")
 def test_killed_twice_and_resumed_equals_undisturbed(sections: dict[str, Any], tmp_path: Path) -> None:
     recipe: Recipe = copy_recipe(**sections)
-    whole = attempt(copy_spec(tmp_path / "whole", recipe))
-    spec = copy_spec(tmp_path / "killed", recipe)
+    whole = attempt(saving(tmp_path / "whole", recipe))
+    spec = saving(tmp_path / "killed", recipe)
     for step in (2, 4):
         killed_after(spec, step)
     resumed = attempt(spec)
@@ -103,15 +102,14 @@ class Fatal:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*arguments)
 
-grpo.SAVE_INTERVAL_S = -1.0
 real, grpo.update_actor = grpo.update_actor, Fatal()
 attempt(TrainSpec.model_validate_json(Path(sys.argv[1]).read_text()))
 """
 
 
 def test_a_process_killed_within_a_step_loses_that_step_alone(tmp_path: Path) -> None:
-    whole = attempt(copy_spec(tmp_path / "whole"))
-    spec = copy_spec(tmp_path / "killed")
+    whole = attempt(saving(tmp_path / "whole"))
+    spec = saving(tmp_path / "killed")
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "spec.json")], cwd=Path(__file__).parents[3], check=False
@@ -122,25 +120,22 @@ def test_a_process_killed_within_a_step_loses_that_step_alone(tmp_path: Path) ->
         assert found == expected
 
 
-@pytest.mark.usefixtures("saves_every_step")
 def test_the_second_attempt_does_not_train_the_steps_of_the_first_again(tmp_path: Path) -> None:
-    spec = killed_after(copy_spec(tmp_path), 5)
+    spec = killed_after(saving(tmp_path), 5)
     steps: list[int] = []
     prepare_directory(spec)
     grpo.train(spec, copy_policy(), CopyDomain(), lambda progress: steps.append(progress.step))
     assert steps[0] == 5
 
 
-@pytest.mark.usefixtures("saves_every_step")
 def test_another_training_in_the_folder_starts_from_the_beginning(tmp_path: Path) -> None:
-    killed_after(copy_spec(tmp_path), 4)
-    other = attempt(copy_spec(tmp_path, seed=2))
-    assert learned(other)[0] == learned(attempt(copy_spec(tmp_path / "fresh", seed=2)))[0]
+    killed_after(saving(tmp_path), 4)
+    other = attempt(saving(tmp_path, seed=2))
+    assert learned(other)[0] == learned(attempt(saving(tmp_path / "fresh", seed=2)))[0]
 
 
-@pytest.mark.usefixtures("saves_every_step")
 def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path) -> None:
-    spec = killed_after(copy_spec(tmp_path), 4)
+    spec = killed_after(saving(tmp_path), 4)
     tensors = tmp_path / STATE / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:100])
     with pytest.raises(InputError, match=r"state/tensors\.safetensors: damaged .*delete the folder to train from"):
@@ -150,9 +145,8 @@ def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path) -> None:
         attempt(spec)
 
 
-@pytest.mark.usefixtures("saves_every_step")
 def test_without_metrics_of_the_first_steps_there_is_no_going_on(tmp_path: Path) -> None:
-    spec = killed_after(copy_spec(tmp_path), 4)
+    spec = killed_after(saving(tmp_path), 4)
     (tmp_path / "metrics-1.jsonl").unlink()
     with pytest.raises(InputError, match="metrics of the first 3 steps are gone"):
         attempt(spec)
