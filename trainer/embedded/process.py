@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,12 @@ class Child:
         self.log = log
         self.started = time.monotonic()
         with _environment(ONE_THREAD):
-            self._process = _context().Process(target=_main, args=(target, args, log), daemon=False)
-            self._process.start()
+            try:
+                self._process = _started(target, args, log)
+            except (EOFError, ConnectionError):
+                # The fork server was killed while it served us. A child it may have forked ends by itself, for nobody
+                # holds the other end of its pipe any more; the next start makes a new server.
+                self._process = _started(target, args, log)
 
     @property
     def pid(self) -> int:
@@ -94,6 +99,12 @@ class Child:
             return self.log.read_text(encoding="utf-8", errors="replace")[-limit:].strip()
         except FileNotFoundError:
             return ""
+
+
+def _started(target: Callable[..., None] | str, args: tuple[Any, ...], log: Path) -> BaseProcess:
+    process = _context().Process(target=_main, args=(target, args, log), daemon=False)
+    process.start()
+    return process
 
 
 def wait_any(children: list[Child], timeout_s: float) -> None:
