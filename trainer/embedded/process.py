@@ -50,6 +50,10 @@ def start_server() -> None:
             forkserver.ensure_running()
 
 
+SERVER_GONE_S = (0.0, 0.1, 0.3, 1.0, 3.0)
+"""Waits between the starts of a job whose fork server dies."""
+
+
 class Child:
     """A function running in a process of its own, with its output in ``log``."""
 
@@ -63,12 +67,7 @@ class Child:
         self.log = log
         self.started = time.monotonic()
         with _environment(ONE_THREAD):
-            try:
-                self._process = _started(target, args, log)
-            except (EOFError, ConnectionError):
-                # The fork server was killed while it served us. A child it may have forked ends by itself, for nobody
-                # holds the other end of its pipe any more; the next start makes a new server.
-                self._process = _started(target, args, log)
+            self._process = _started(target, args, log)
 
     @property
     def pid(self) -> int:
@@ -102,9 +101,19 @@ class Child:
 
 
 def _started(target: Callable[..., None] | str, args: tuple[Any, ...], log: Path) -> BaseProcess:
-    process = _context().Process(target=_main, args=(target, args, log), daemon=False)
-    process.start()
-    return process
+    """Start it; once more where the fork server was killed while it served us.
+
+    A child that the dead server may have forked ends by itself, for nobody holds the other end of its pipe any more. The
+    next start makes a new server, once the kernel has done with the old one.
+    """
+    for wait_s in SERVER_GONE_S:
+        process = _context().Process(target=_main, args=(target, args, log), daemon=False)
+        try:
+            process.start()
+            return process
+        except (EOFError, ConnectionError):
+            time.sleep(wait_s)
+    raise RuntimeError(f"the fork server of the jobs died {len(SERVER_GONE_S)} times; see who kills it, then --resume")
 
 
 def wait_any(children: list[Child], timeout_s: float) -> None:
