@@ -1,20 +1,32 @@
 """The promotion gate: is the candidate better than its parent, and honestly so?
 
 A run looks at many candidates, so they share one error budget: the first ``j_plan`` divide a part q of
-alpha equally, the next 2·j_plan a part q of the rest, and so on. Two training seeds only screen;
-promotion takes three, one test against the candidate's share, and a gain that a scorer which is never a
-reward confirms. ``judge`` is pure: the same input gives the same report, bit for bit.
+alpha equally, the next 2·j_plan a part q of the rest, and so on. A candidate is read at the policy's looks:
+two training seeds only screen; from three on, each look tests against its part of the candidate's share,
+and a scorer which is never a reward has to confirm. ``judge`` is pure: the same input gives the same
+report, bit for bit. docs/gate.md says how it was measured.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from trainer.evaluation import require_same, score_array
-from trainer.gate_types import Arm, GateInput, GatePolicy, GateReport, Validity, VersionSpread
+from trainer.gate_evidence import past_spreads, scores_of, validity_of, version_spread
+from trainer.gate_types import (
+    LONG,
+    Arm,
+    GateInput,
+    GatePolicy,
+    GateReport,
+    Look,
+    Reading,
+    Validity,
+    VersionSpread,
+)
 from trainer.statistics import (
     Array,
     Comparison,
@@ -25,25 +37,62 @@ from trainer.statistics import (
     moments,
     upper_sigma_factor,
 )
-from trainer.types import InputError, Verdict
+from trainer.types import Verdict
 
-__all__ = ["Arm", "GateInput", "GatePolicy", "GateReport", "Validity", "VersionSpread", "judge", "planned_share"]
+__all__ = [
+    "LONG",
+    "Arm",
+    "Evidence",
+    "GateInput",
+    "GatePolicy",
+    "GateReport",
+    "Look",
+    "Plan",
+    "Reading",
+    "Ruling",
+    "Validity",
+    "VersionSpread",
+    "decide",
+    "gather",
+    "judge",
+    "planned_share",
+    "reported",
+    "unusable",
+]
+
+
+class Plan(NamedTuple):
+    """How a test is read: its looks, the alpha it may spend, and how many seeds the parent needs before it promotes.
+    ``max_seeds``: how far an unconfirmed gain is followed; ``top_up``: whether a noisy parent is worth further seeds."""
+
+    looks: tuple[Look, ...]
+    share: float
+    parent_seeds: int
+    max_seeds: int
+    top_up: bool = True
 
 
 class Evidence(NamedTuple):
-    """Everything a ruling rests on. ``p_first`` is p at the promotion look: seeds beyond it may
-    withdraw a promotion but never grant one, so alpha is spent once."""
+    """Everything a ruling rests on. ``readings`` are those of the looks reached; seeds beyond a look may
+    withdraw its promotion but never grant one, so each part of alpha is spent once."""
 
+    candidate: Moments
+    parent: Moments
     comparison: Comparison
     ci: tuple[float, float]
-    p: float
-    p_first: float
+    readings: tuple[Reading, ...]
     share: float
     mde: float | None
-    n: int
-    n_parent: int
     varying: int
     validity: Validity
+
+    @property
+    def n(self) -> int:
+        return self.candidate.n
+
+    @property
+    def n_parent(self) -> int:
+        return self.parent.n
 
 
 class Ruling(NamedTuple):
@@ -66,55 +115,80 @@ def planned_share(slot: int, policy: GatePolicy) -> float:
 
 def judge(inp: GateInput, policy: GatePolicy) -> GateReport:
     """Judge one candidate against its parent. InputError for evidence that must not be compared."""
-    ours, theirs = _scores(inp)
-    candidate, parent = moments(ours), moments(theirs)
-    past = _past(inp)
-    comparison = compare(candidate, parent, past)
     share = min(planned_share(sum(s > 0 for s in inp.spent), policy), policy.alpha - sum(inp.spent))
-    evidence = Evidence(
+    return decide(inp, policy, Plan(policy.plan, share, policy.parent_seeds, policy.max_seeds))
+
+
+def decide(inp: GateInput, policy: GatePolicy, plan: Plan) -> GateReport:
+    """The test, read as ``plan`` says."""
+    ours, theirs = scores_of(inp)
+    e = gather(inp, policy, plan, ours, theirs)
+    return reported(inp, e, unusable(inp, ours, theirs, e) or _rule(e, plan, policy), policy)
+
+
+def gather(inp: GateInput, policy: GatePolicy, plan: Plan, ours: Array, theirs: Array) -> Evidence:
+    """Evidence from validation scores of shape (seeds, tasks, samples)."""
+    candidate, parent, past = moments(ours), moments(theirs), past_spreads(inp)
+    comparison = compare(candidate, parent, past)
+    readings = tuple(
+        Reading(
+            seeds=look.seeds,
+            p=compare(moments(ours[: look.seeds]), parent, past).p,
+            level=look.share * plan.share,
+            futility=look.futility,
+        )
+        for look in plan.looks
+        if look.seeds <= candidate.n and parent.n >= (plan.parent_seeds if look.share else 2)
+    )
+    return Evidence(
+        candidate=candidate,
+        parent=parent,
         comparison=comparison,
         ci=comparison.interval(policy.level),
-        p=comparison.p,
-        p_first=compare(moments(ours[: policy.promote_seeds]), parent, past).p,
-        share=share,
-        mde=_mde(comparison, candidate.n, parent.n, past, share, policy),
-        n=candidate.n,
-        n_parent=parent.n,
+        readings=readings,
+        share=plan.share,
+        mde=_mde(comparison, parent.n, past, plan, policy),
         varying=int((np.ptp(np.concatenate([ours, theirs]), axis=(0, 2)) > 0).sum()),
-        validity=_validity(inp, policy),
+        validity=validity_of(inp, policy),
     )
-    ruling = _unusable(inp, ours, theirs, evidence) or _rule(evidence, policy)
+
+
+def reported(inp: GateInput, e: Evidence, ruling: Ruling, policy: GatePolicy) -> GateReport:
+    """A ruling with the figures behind it."""
     final = not (ruling.need or ruling.need_parent)
+    comparison = e.comparison
     return GateReport(
         parent=inp.parent.version,
         candidate=inp.candidate.version,
         status="final" if final else "needs_seeds",
         verdict=ruling.verdict,
-        reasons=(ruling.reason, *_numbers(evidence, policy)),
+        reasons=(ruling.reason, *_numbers(e, policy)),
         delta=comparison.delta,
-        ci_low=evidence.ci[0],
-        ci_high=evidence.ci[1],
-        p=evidence.p if min(candidate.n, parent.n) > 1 else None,
-        share=share,
-        spent=share if final and ruling.keeps else 0.0,
+        ci_low=e.ci[0],
+        ci_high=e.ci[1],
+        p=comparison.p if min(e.n, e.n_parent) > 1 else None,
+        share=e.share,
+        spent=e.share if final and ruling.keeps else 0.0,
         sigma=math.sqrt(comparison.pool.variance),
-        mde=evidence.mde,
-        mde_upper=None if evidence.mde is None else evidence.mde * upper_sigma_factor(comparison.pool.df),
-        n_seeds=candidate.n,
-        n_parent_seeds=parent.n,
-        varying_tasks=evidence.varying,
+        mde=e.mde,
+        mde_upper=None if e.mde is None else e.mde * upper_sigma_factor(comparison.pool.df),
+        n_seeds=e.n,
+        n_parent_seeds=e.n_parent,
+        varying_tasks=e.varying,
         need_seeds=ruling.need,
         need_parent_seeds=ruling.need_parent,
-        validity=evidence.validity,
-        spread=_version_spread(inp.candidate, candidate),
-        parent_spread=_version_spread(inp.parent, parent),
+        readings=e.readings,
+        shrunken=shrunken(comparison.delta, comparison.variance, inp.deltas),
+        validity=e.validity,
+        spread=version_spread(inp.candidate, e.candidate),
+        parent_spread=version_spread(inp.parent, e.parent),
     )
 
 
 # ------------------------------------------------------------------------------------------ ruling
 
 
-def _unusable(inp: GateInput, ours: Array, theirs: Array, e: Evidence) -> Ruling | None:
+def unusable(inp: GateInput, ours: Array, theirs: Array, e: Evidence) -> Ruling | None:
     """Evidence from which no test can be made; the share of alpha is returned."""
     if e.varying == 0 or e.comparison.variance == 0:
         return Ruling("no_information", "no information: no score varies; choose easier or harder tasks", keeps=False)
@@ -130,62 +204,90 @@ def _unusable(inp: GateInput, ours: Array, theirs: Array, e: Evidence) -> Ruling
     return None
 
 
-def _rule(e: Evidence, policy: GatePolicy) -> Ruling:
-    """The ladder: screen, validity (before futility, so that a hack is named), promotion."""
-    if min(e.n, e.n_parent) < policy.screen_seeds:
-        need, need_parent = max(0, policy.screen_seeds - e.n), max(0, policy.screen_seeds - e.n_parent)
-        return Ruling("undecided", "screen only: one seed tells nothing about seeds", need, need_parent)
+def _rule(e: Evidence, plan: Plan, policy: GatePolicy) -> Ruling:
+    """The ladder: enough seeds to read, validity (before futility, so that a hack is named), promotion."""
+    first = plan.looks[0]
+    needs_parent = plan.parent_seeds if first.share else 2
+    if e.n < first.seeds or e.n_parent < needs_parent:
+        one = min(e.n, e.n_parent) == 1
+        reason = "screen only: one seed tells nothing about seeds" if one else f"needs {first.seeds} seeds on each side"
+        return Ruling("undecided", reason, max(0, first.seeds - e.n), max(0, needs_parent - e.n_parent))
     if e.validity.state == "invalid":
         return Ruling("invalid", "the reward rose and the never-rewarded gate scorer did not follow")
     unconfirmed = e.validity.state == "unconfirmed"
-    if min(e.n, e.n_parent) < policy.promote_seeds:
-        if e.p > policy.futility and not unconfirmed:
-            return _not_better(e, policy, f"stopped at the screen: p {e.p:.3f} > {policy.futility:g}")
-        return Ruling(
-            "unconfirmed" if unconfirmed else "undecided",
-            f"screen passed with {e.n} seeds; promotion needs {policy.promote_seeds} seeds on each side",
-            max(0, policy.promote_seeds - e.n),
-            _parent_seeds(e, policy),
-        )
-    if max(e.p, e.p_first) > e.share:
+    reached, p = e.readings[-1], e.comparison.p
+    granted = next((r for r in e.readings if r.p <= r.level and r.level > 0), None)
+    if granted is None or p > e.share:
+        if further := _next_look(e, plan):
+            if reached.p > reached.futility and not unconfirmed:
+                return _not_better(e, policy, f"stopped at {_look(reached)}: p {reached.p:.3f} > {reached.futility:g}")
+            return Ruling(
+                "unconfirmed" if unconfirmed else "undecided",
+                f"passed {_look(reached)}; {'the next look' if reached.level else 'promotion'} needs {further.seeds} seeds",
+                max(0, further.seeds - e.n),
+                _parent_seeds(e, plan, policy),
+            )
         if unconfirmed and e.ci[1] >= 0:
             return Ruling("unconfirmed", "the reward rose, and neither validation nor the gate scorer confirms it")
-        return _not_better(e, policy, f"p {max(e.p, e.p_first):.4f} > share {e.share:.4f}")
+        if granted is None:
+            return _not_better(e, policy, f"p {reached.p:.4f} > {reached.level:.4f}")
+        return _not_better(e, policy, f"p {p:.4f} > share {e.share:.4f}")
     if e.varying < policy.min_varying_tasks:
         return Ruling("undecided", f"only {e.varying} tasks vary, promotion needs {policy.min_varying_tasks}")
     if unconfirmed:
-        need = int(e.n < policy.max_seeds)
+        need = int(e.n < plan.max_seeds)
         return Ruling("unconfirmed", "the gain is not confirmed by the never-rewarded gate scorer", need)
     if e.validity.state == "not judged":
         return Ruling("unconfirmed", "no evaluation on the gate suite: the gain cannot be confirmed")
-    return Ruling("promoted", f"p {e.p:.4f} ≤ share {e.share:.4f} with {e.n} seeds", keeps=False)
+    return Ruling("promoted", f"p {granted.p:.4f} ≤ share {granted.level:.4f} with {granted.seeds} seeds", keeps=False)
+
+
+def _look(reading: Reading) -> str:
+    return f"the look at {reading.seeds} seeds" if reading.level else "the screen"
+
+
+def _next_look(e: Evidence, plan: Plan) -> Look | None:
+    """The look that is still open: further seeds of the candidate reach it, or of the parent."""
+    read = {r.seeds for r in e.readings}
+    return next((look for look in plan.looks if look.seeds not in read), None)
 
 
 def _not_better(e: Evidence, policy: GatePolicy, reason: str) -> Ruling:
     """Rejected where the evidence points down, undecided where it merely does not suffice."""
     if e.ci[1] < 0:
         return Ruling("rejected", f"worse than its parent: the interval lies below 0 ({reason})")
-    if e.comparison.delta <= 0 and e.p > policy.futility:
+    if e.comparison.delta <= 0 and e.comparison.p > policy.futility:
         return Ruling("rejected", f"hopeless: no gain in sight ({reason})")
     return Ruling("undecided", reason)
 
 
-def _parent_seeds(e: Evidence, policy: GatePolicy) -> int:
-    """Further parent seeds. Asked for by the noise alone, never by the delta, and before the promotion
-    look: so the test keeps its level (Stein 1945), and later candidates profit from the same seeds."""
+def _parent_seeds(e: Evidence, plan: Plan, policy: GatePolicy) -> int:
+    """Further parent seeds. Asked for by the noise alone, never by the delta, and before a look promotes:
+    so the test keeps its level (Stein 1945), and later candidates profit from the same seeds."""
+    if any(r.level for r in e.readings):
+        return 0
     noisy = e.mde is not None and e.mde > policy.mde_target and e.n_parent < policy.max_parent_seeds
-    return max(policy.promote_seeds - e.n_parent, int(noisy))
+    return max(plan.parent_seeds - e.n_parent, int(noisy and plan.top_up))
 
 
-def _mde(
-    comparison: Comparison, n: int, n_parent: int, past: list[Spread], share: float, policy: GatePolicy
-) -> float | None:
-    """Detectable effect at the promotion look of this candidate, from the pooled σ and the tasks' part."""
-    if comparison.pool.df == 0 or share <= 0:
+def _mde(comparison: Comparison, n_parent: int, past: list[Spread], plan: Plan, policy: GatePolicy) -> float | None:
+    """Detectable effect of this candidate's looks, from the pooled σ and the tasks' part."""
+    if comparison.pool.df == 0 or plan.share <= 0:
         return None
-    n, n_parent = max(n, policy.promote_seeds), max(n_parent, policy.promote_seeds)
+    n, n_parent = plan.looks[-1].seeds, max(n_parent, plan.parent_seeds)
     variance = comparison.pool.variance + comparison.interaction / (1 / n + 1 / n_parent)
-    return detectable_effect(n, n_parent, sum(s.df for s in past), share, policy.power) * math.sqrt(variance)
+    looks = tuple((look.seeds, look.share * plan.share, look.futility) for look in plan.looks)
+    return detectable_effect(looks, n_parent, sum(s.df for s in past), policy.power) * math.sqrt(variance)
+
+
+def shrunken(delta: float, variance: float, earlier: Sequence[float]) -> float | None:
+    """delta·τ²/(τ² + V), the mean of the effect given the delta if effects are N(0, τ²); τ² = max(0, mean δ² − V) over
+    the run's deltas, this one included. What was selected for its size is too large, and this is by how much."""
+    if len(earlier) < 2:
+        return None
+    squares = [d * d for d in (*earlier, delta)]
+    tau2 = max(0.0, sum(squares) / len(squares) - variance)
+    return delta * tau2 / (tau2 + variance) if tau2 else 0.0
 
 
 def _numbers(e: Evidence, policy: GatePolicy) -> list[str]:
@@ -199,91 +301,3 @@ def _numbers(e: Evidence, policy: GatePolicy) -> list[str]:
     if v.proxy_delta is not None and v.gate_delta is not None:
         lines.append(f"validity {v.state}: {v.proxy} {v.proxy_delta:+.4f}, gate scorer {v.gate_delta:+.4f}")
     return lines
-
-
-# ---------------------------------------------------------------------------------------- evidence
-
-
-def _scores(inp: GateInput) -> tuple[Array, Array]:
-    """Validation scores of candidate and parent, once all evidence is known to belong together."""
-    if inp.parent.version == inp.candidate.version:
-        raise InputError(f"gate: candidate {inp.candidate.version!r} is its own parent; give two versions")
-    if len(inp.spent) != inp.index:
-        raise InputError(
-            f"gate: spent has {len(inp.spent)} entries at index {inp.index}; give one per judged candidate"
-        )
-    for arm in (inp.candidate, inp.parent):
-        seeds = [e.seed for e in arm.validation]
-        if any(e.version != arm.version or e.suite != "validation" for e in arm.validation):
-            raise InputError(f"gate: validation of {arm.version}: holds another version or suite; give its own")
-        if any(e.version != arm.version or e.suite != "gate" for e in arm.gate):
-            raise InputError(f"gate: gate evaluations of {arm.version}: hold another version or suite; give its own")
-        if arm.gate and [e.seed for e in arm.gate] != seeds:
-            raise InputError(f"gate: gate evaluations of {arm.version}: seeds differ from validation; evaluate {seeds}")
-        if arm.proxy and len(arm.proxy) != len(seeds):
-            raise InputError(f"gate: proxy of {arm.version}: {len(arm.proxy)} values; give one for each of {seeds}")
-        if not all(math.isfinite(value) for value in arm.proxy):
-            raise InputError(f"gate: proxy of {arm.version}: NaN or inf; leave such rollouts out of the mean")
-    ours, theirs = score_array(inp.candidate.validation), score_array(inp.parent.validation)
-    require_same(inp.candidate.validation[0], inp.parent.validation[0])
-    if ours.shape[2] != theirs.shape[2]:
-        raise InputError(f"gate: {ours.shape[2]} and {theirs.shape[2]} samples per task; evaluate both with the same k")
-    return ours, theirs
-
-
-def _validity(inp: GateInput, policy: GatePolicy) -> Validity:
-    """The rule of ``Validity``. Its variances come from the two arms alone, for the candidate's reward
-    sets the unit; and plainly pooled, for here a missed hack is the dearer error."""
-    ours, theirs = inp.candidate, inp.parent
-    if not ours.gate or not theirs.gate or min(len(ours.gate), len(theirs.gate)) < 2:
-        return Validity(state="not judged")
-    rewarded = bool(ours.proxy and theirs.proxy)
-    a, b = [], []
-    for arm in (ours, theirs):
-        a.append(np.array(arm.proxy if rewarded else [e.mean for e in arm.validation], dtype=np.float64))
-        b.append(score_array(arm.gate))
-    require_same(ours.gate[0], theirs.gate[0])
-    gap = [gate.mean(axis=(1, 2)) - proxy / 2 for proxy, gate in zip(a, b, strict=True)]
-    rise = compare(_plain(a[0]), _plain(a[1]), max_rule=False)
-    follow = compare(moments(b[0]), moments(b[1]), max_rule=False)
-    fall = compare(_plain(-gap[0]), _plain(-gap[1]), max_rule=False)
-    state: Literal["clean", "invalid", "unconfirmed"] = "clean"
-    if rise.p <= policy.proxy_level and follow.p > policy.gate_level:
-        state = "invalid" if fall.p <= policy.gap_level else "unconfirmed"
-    return Validity(
-        state=state,
-        proxy="reward" if rewarded else "validation",
-        proxy_delta=rise.delta,
-        gate_delta=follow.delta,
-        p_proxy=rise.p,
-        p_gap=fall.p,
-        p_gate=follow.p,
-    )
-
-
-def _plain(values: Array) -> Moments:
-    """Moments of one plain number per seed."""
-    return moments(values[:, None, None])
-
-
-def _past(inp: GateInput) -> list[Spread]:
-    """Spreads of other versions under the same protocol; a version given twice counts as last given."""
-    here = inp.candidate.validation[0].protocol_hash
-    latest = {s.version: s for s in inp.pool if s.protocol_hash == here}
-    return [
-        Spread(s.variance, s.df, s.r)
-        for s in latest.values()
-        if s.df > 0 and s.version not in (inp.parent.version, inp.candidate.version)
-    ]
-
-
-def _version_spread(arm: Arm, version: Moments) -> VersionSpread:
-    spread = version.spread
-    return VersionSpread(
-        version=arm.version,
-        protocol_hash=arm.validation[0].protocol_hash,
-        variance=spread.variance,
-        df=version.n - 1,
-        n_tasks=len(version.task_means),
-        r=spread.noise,
-    )

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainer.types import SCHEMA_VERSION, Evaluation, Record, Verdict
 
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
-class GatePolicy(Record):
-    """How much evidence a promotion takes.
+class Look(NamedTuple):
+    """A reading of a candidate at its first ``seeds`` seeds: it promotes at p ≤ ``share`` × the candidate's share of
+    alpha (a share of 0 only screens) and ends a candidate whose p lies above ``futility``."""
 
-    ``alpha``: chance of any false promotion in a run. ``futility``: a screen with p above it ends the
-    candidate. ``mde_target``: when the detectable effect is larger, the parent is worth a further seed
-    (up to ``max_parent_seeds``). ``max_seeds``: how far an unconfirmed gain may be followed.
+    seeds: Annotated[int, Field(ge=2)]
+    share: Annotated[float, Field(ge=0, le=1)]
+    futility: Annotated[float, Field(gt=0, le=1)]
+
+
+class GatePolicy(Record):
+    """How much evidence a promotion takes. The default is the short form, for runs of minutes; ``LONG`` is the other.
+
+    ``alpha``: chance of any false promotion in a run. ``looks``: the readings of a candidate; empty means a screen at
+    ``screen_seeds`` with ``futility``, then the whole share at ``promote_seeds``. ``parent_seeds``: the parent has that
+    many before anything is promoted over it. ``mde_target``: when the detectable effect is larger, it is worth a further
+    one (up to ``max_parent_seeds``). ``max_seeds``: how far an unconfirmed gain may be followed. ``certify_seeds``: fresh
+    seeds a side of ``certify``. ``provisional_se``: standard errors a provisional step takes.
     ``proxy_level``, ``gap_level``, ``gate_level``: levels of the validity rule (see ``Validity``).
     """
 
     alpha: Level = 0.05
     j_plan: Annotated[int, Field(ge=1)] = 5
     q: Level = 0.5
+    looks: tuple[Look, ...] = ()
     screen_seeds: Annotated[int, Field(ge=2)] = 2
     promote_seeds: Annotated[int, Field(ge=3)] = 3
+    parent_seeds: Annotated[int, Field(ge=3)] = 3
     max_seeds: Annotated[int, Field(ge=3)] = 4
     max_parent_seeds: Annotated[int, Field(ge=3)] = 4
+    certify_seeds: Annotated[int, Field(ge=3)] = 4
+    provisional_se: Annotated[float, Field(ge=0)] = 1.0
     mde_target: Annotated[float, Field(gt=0)] = 0.2
     futility: Level = 0.3
     min_varying_tasks: Annotated[int, Field(ge=1)] = 20
@@ -35,6 +51,37 @@ class GatePolicy(Record):
     proxy_level: Level = 0.01
     gap_level: Level = 0.01
     gate_level: Level = 0.05
+
+    @property
+    def plan(self) -> tuple[Look, ...]:
+        """The looks in force."""
+        return self.looks or (
+            Look(self.screen_seeds, 0.0, self.futility),
+            Look(max(self.promote_seeds, self.screen_seeds + 1), 1.0, 1.0),
+        )
+
+    @model_validator(mode="after")
+    def _looks_share_one_test(self) -> Self:
+        if not self.looks:
+            return self
+        if any(a.seeds >= b.seeds for a, b in pairwise(self.looks)):
+            raise ValueError("looks: seeds must rise from look to look")
+        if any(look.share > 0 and look.seeds < 3 for look in self.looks):
+            raise ValueError("looks: a look of fewer than 3 seeds only screens; give it share 0")
+        if self.looks[-1].share == 0 or sum(look.share for look in self.looks) > 1 + 1e-9:
+            raise ValueError("looks: the shares must sum to at most 1, and the last look must have one")
+        return self
+
+
+LONG = GatePolicy(
+    j_plan=12,
+    q=0.7,
+    looks=(Look(2, 0.0, 0.3), Look(3, 0.3, 0.2), Look(4, 0.3, 0.1), Look(6, 0.4, 1.0)),
+    parent_seeds=6,
+    max_parent_seeds=6,
+    max_seeds=7,
+)
+"""For runs of hours: more candidates share the budget, a candidate is followed to six seeds, its parent has six."""
 
 
 class Arm(Record):
@@ -65,13 +112,26 @@ class VersionSpread(Record):
 
 class GateInput(Record):
     """``index`` counts the candidates judged before; ``spent`` holds ``GateReport.spent`` of each of
-    them and ``pool`` the spreads of all versions seen (the two arms themselves may be among them)."""
+    them, ``pool`` the spreads of all versions seen (the two arms themselves may be among them) and
+    ``deltas`` the deltas of earlier candidates. ``calibration`` is a noise floor that earlier runs left
+    (trainer.gate_calibration): it counts with at most CALIBRATION_DF degrees of freedom."""
 
     parent: Arm
     candidate: Arm
     index: Annotated[int, Field(ge=0)] = 0
     spent: tuple[Annotated[float, Field(ge=0)], ...] = ()
     pool: tuple[VersionSpread, ...] = ()
+    calibration: VersionSpread | None = None
+    deltas: tuple[float, ...] = ()
+
+
+class Reading(Record):
+    """What a look found: p from the candidate's first ``seeds`` seeds against the ``level`` that promotes (0: none)."""
+
+    seeds: int
+    p: float
+    level: float
+    futility: float
 
 
 class Validity(Record):
@@ -98,7 +158,8 @@ class GateReport(Record):
     ``GateInput.spent``). ``mde``: effect found with 80 % power at the promotion look, ``mde_upper`` the
     same at the upper bound of σ; None while no arm has a second seed. ``need_seeds`` further candidate
     seeds; ``need_parent_seeds`` further parent seeds, required only up to ``promote_seeds`` and advice
-    beyond. ``spread`` and ``parent_spread`` belong into the pool.
+    beyond. ``readings``: p at every look reached. ``shrunken``: what to expect of fresh seeds, delta·τ²/(τ² + V)
+    with τ² from the run's deltas; None before the third. ``spread`` and ``parent_spread`` belong into the pool.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -121,6 +182,8 @@ class GateReport(Record):
     varying_tasks: int
     need_seeds: int = 0
     need_parent_seeds: int = 0
+    readings: tuple[Reading, ...] = ()
+    shrunken: float | None = None
     validity: Validity
     spread: VersionSpread
     parent_spread: VersionSpread

@@ -83,6 +83,13 @@ def student_quantile(probability: float, df: float) -> float:
     return float(stdtrit(df, probability))
 
 
+def normal_quantile(probability: float) -> float:
+    """Quantile of the standard normal distribution."""
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
 def moments(scores: Array) -> Moments:
     """Moments of one version's scores, shape (seeds, tasks, samples); a single task is a plain number per seed.
 
@@ -151,28 +158,33 @@ def satterthwaite(*parts: tuple[float, float]) -> float:
 
 
 @lru_cache(maxsize=256)
-def detectable_effect(n_c: int, n_b: int, past_df: float, level: float, power: float = 0.8) -> float:
-    """Effect, in units of σ, that a test at one-sided ``level`` finds with probability ``power``.
+def detectable_effect(
+    looks: tuple[tuple[int, float, float], ...], n_b: int, past_df: float, power: float = 0.8
+) -> float:
+    """Effect, in units of σ, that a candidate's ``looks`` find with probability ``power`` against ``n_b`` baseline seeds.
 
-    Averages over what the variance estimates may turn out to be, because the max rule makes the test
-    dearer than the noncentral t says. The draws are fixed, so equal plans give equal numbers.
+    A look is (seeds, one-sided level or 0, p above which it ends the candidate). For each of many drawn candidates the
+    least effect that is found follows from the scores without effect: max over the looks up to one of what their lines
+    ask for, min over the looks that promote; the answer is its quantile. The draws are fixed, so equal plans give equal
+    numbers. It asks more than the noncentral t would, because of the max rule.
     """
-    from scipy.special import ndtr
-
+    draws = 1 << 14
     rng = np.random.default_rng(0)
-    draws = [(df, rng.chisquare(df, 8192) / df) for df in (n_c - 1, n_b - 1)]
-    past = rng.chisquare(past_df, 8192) if past_df else 0.0
-    df = n_c + n_b - 2 + past_df
-    pool = (sum(own_df * s2 for own_df, s2 in draws) + past) / df
-    (_, s2_c), (_, s2_b) = draws
-    error = np.sqrt(np.maximum(pool, s2_c) / n_c + np.maximum(pool, s2_b) / n_b)
-    critical = student_quantile(1 - level, min(MAX_DF, df)) * error
-    scale = math.sqrt(1 / n_c + 1 / n_b)
-    low, high = 0.0, float(critical.max()) + 10 * scale
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if ndtr((middle - critical) / scale).mean() < power else (low, middle)
-    return high
+    seeds = rng.standard_normal((looks[-1][0], draws))
+    baseline, s2_b = rng.standard_normal(draws) / math.sqrt(n_b), rng.chisquare(n_b - 1, draws) / (n_b - 1)
+    known = (n_b - 1) * s2_b + (rng.chisquare(past_df, draws) if past_df else 0.0)
+    found, kept = np.full(draws, np.inf), np.full(draws, -np.inf)
+    for n, level, futility in looks:
+        s2_c, df = seeds[:n].var(axis=0, ddof=1), n - 1 + n_b - 1 + past_df
+        pool = (known + (n - 1) * s2_c) / df
+        error = np.sqrt(np.maximum(pool, s2_c) / n + np.maximum(pool, s2_b) / n_b)
+        noise = seeds[:n].mean(axis=0) - baseline
+        if level > 0:
+            line = student_quantile(1 - level, min(MAX_DF, df)) * error - noise
+            found = np.minimum(found, np.maximum(line, kept))
+        if futility < 1:
+            kept = np.maximum(kept, student_quantile(1 - futility, min(MAX_DF, df)) * error - noise)
+    return float(np.quantile(found, power))
 
 
 def upper_sigma_factor(df: float, level: float = 0.8) -> float:
