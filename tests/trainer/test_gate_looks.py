@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,12 @@ def test_a_policy_is_plain_toml() -> None:
     text = tomli_w.dumps({"gate": LONG.model_dump(mode="json")})
     assert GatePolicy.model_validate(tomllib.loads(text)["gate"]) == LONG
     assert dict(flatten(tomllib.loads(text)))["gate.looks"] == [list(look) for look in LONG.looks]
+
+
+def test_the_long_form_in_the_documentation_is_the_one_here() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "gate.md").read_text(encoding="utf-8")
+    block = page.partition("```toml\n")[2].partition("```")[0]
+    assert GatePolicy.model_validate(tomllib.loads(block)["gate"]) == LONG
 
 
 @pytest.mark.parametrize(

