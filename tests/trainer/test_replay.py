@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.types import Executor
+from trainer.diagnose import health_report
 from trainer.harness_files import apply_edit, parse_harness
-from trainer.replay import constant_offset, order_agreement, replay
+from trainer.replay import _TOLD, UNTOLD, replay
+from trainer.replay_scores import constant_offset, order_agreement
 from trainer.seed_harness import load_seed_files
-from trainer.types import Harness, HarnessEdit, InputError, PutTerm, RewardTerm, SetOption, SetWeight
+from trainer.types import (
+    Harness,
+    HarnessEdit,
+    InputError,
+    PutDiagnostic,
+    PutTerm,
+    Recipe,
+    RewardTerm,
+    SetOption,
+    SetWeight,
+)
 
 from .rollout_tables import GROUPS, Columns, N, group_number, write
 
@@ -43,18 +58,32 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [write(tmp_path_factory.mktemp("parent"), half_dead)]
 
 
-def test_equal_harnesses_and_silent_factors_are_not_applicable(stored: list[Path]) -> None:
+def test_where_a_replay_cannot_tell_it_says_so_and_why(stored: list[Path]) -> None:
     assert replay(stored, PARENT, PARENT.model_copy(update={"commit": "x"})).note == "the harnesses are equal"
     for path, value, why in (
         ("optim.lr", 1e-3, "updates"),
-        ("rollout.temperature", 0.7, "samples none"),
-        ("rollout.n", 16, "samples none"),
-        ("algorithm.filter_groups.max_num_gen_batches", 5, "samples none"),
-        ("actor.entropy_coeff", 0.01, "loss"),
-        ("data.levels", (1, 2), "tasks"),
+        ("rollout.temperature", 0.7, "another temperature"),
+        ("actor.entropy_coeff", 0.01, "no policy"),
+        ("actor.kl_loss_coef", 0.01, "base policy"),
+        ("actor.ppo_epochs", 4, "updates"),
+        ("data.levels", (2,), "no stored rollout is of level 2"),
     ):
         report = replay(stored, PARENT, option(path, value))
         assert (report.factor, report.applicable, report.metrics) == (path, False, {}) and why in report.note
+    two = edited(SetOption(path="rollout.n", value=4))
+    two = two.model_copy(
+        update={"recipe": option("reward.diversity", True).recipe.model_copy(update={"rollout": two.recipe.rollout})}
+    )
+    assert "one at a time" in replay(stored, PARENT, two).note
+
+
+def test_every_option_of_the_recipe_is_replayed_or_has_a_reason_not_to_be() -> None:
+    for option_name in (name for name in Recipe().options()):
+        scoring = option_name.startswith(
+            ("reward.", "algorithm.adv_", "algorithm.norm_", "algorithm.filter_groups.", "algorithm.variance_filter.")
+        )
+        ways = [prefix for prefix in (*_TOLD, *UNTOLD) if option_name.startswith(prefix)]
+        assert len(ways) == 1 or (scoring and not ways), option_name
 
 
 def test_an_offset_changes_no_group_and_says_so(stored: list[Path]) -> None:
@@ -121,6 +150,49 @@ def test_a_sample_is_whole_steps_over_the_training_and_always_the_same(stored: l
     reports = [replay(stored, PARENT, paid("response_length"), max_rollouts=400) for _ in range(2)]
     assert reports[0] == reports[1]
     assert (reports[0].groups, reports[0].rollouts) == (40, 320)  # every fourth of 16 steps
+
+
+def test_what_the_health_report_reads_late_a_replay_reads_on_all(stored: list[Path]) -> None:
+    """``collected_alike`` and ``commonest_score`` by the queries of their diagnostics, all quarters for the last."""
+    candidate = paid("CASE WHEN response_length > 20 THEN 0.5 ELSE 0.25 END")
+    metrics = replay(stored, PARENT, candidate).metrics
+    assert metrics["collected_alike"] == (0.0, 0.5)  # half of the groups are long
+    table = pa.concat_tables(pq.read_table(file) for file in sorted(stored[0].glob("*.parquet")))
+    paid_amounts = Counter(zip(table["outcome"].to_pylist(), table["response_length"].to_pylist(), strict=True))
+    assert metrics["commonest_score"][1] == max(paid_amounts.values()) / table.num_rows
+    # Within a group all replies have one length here: nothing to correlate with.
+    assert metrics["length_correlation"] == (0.0, 0.0)
+
+
+def test_scores_that_differ_by_rounding_alone_are_counted(stored: list[Path]) -> None:
+    noisy = paid("(hash(response) % 7) * 1e-9")
+    metrics = replay(stored, PARENT, noisy).metrics
+    assert metrics["float_noise_groups"] == (0.0, 0.5) and metrics["signal_groups"] == (0.5, 0.5)
+
+
+def test_a_diagnostic_is_read_on_the_stored_rollouts(stored: list[Path]) -> None:
+    dead = PARENT.diagnostics["dead_groups"]
+    whole = dead.model_copy(update={"metric": "SELECT avg(dead::INT) FROM groups", "warn": 0.4})
+    report = replay(stored, PARENT, edited(PutDiagnostic(diagnostic=whole)))
+    known = health_report("v0", stored, {"dead_groups": whole, "old": dead.model_copy(update={"name": "old"})}, {}, [])
+    new, old = known.findings
+    assert report.applicable and report.rollouts == 1280 and report.findings == (new,)
+    assert report.metrics == {"dead_groups": (old.value, new.value)} and new.value == 0.5 and new.severity == "warn"
+
+
+def test_a_diagnostic_that_cannot_be_evaluated_says_so(stored: list[Path]) -> None:
+    broken = PARENT.diagnostics["dead_groups"].model_copy(
+        update={"name": "broken", "metric": "SELECT avg(x) FROM late"}
+    )
+    (finding,) = replay(stored, PARENT, edited(PutDiagnostic(diagnostic=broken))).findings
+    assert finding.value is None and "x" in finding.error
+
+
+def test_a_diagnostic_may_compare_the_parents_scores(stored: list[Path]) -> None:
+    gap = PARENT.diagnostics["proxy_vs_gate"].model_copy(update={"warn": 0.05})
+    scores = {"validation/mean": 0.6, "gate/mean": 0.5}
+    (finding,) = replay(stored, PARENT, edited(PutDiagnostic(diagnostic=gap)), scores=scores).findings
+    assert finding.value == pytest.approx(0.1) and finding.severity == "warn"
 
 
 def test_a_damaged_page_names_its_file(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class ReplayReport(Record):
     metrics: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     """Name to (parent, candidate): signal_groups (share of groups with spread), kept_tokens (share),
     order_agreement (within-group rank agreement of reward with outcome), score/mean, …"""
+    findings: tuple[Finding, ...] = ()
+    """What changed diagnostics read on the stored rollouts."""
     note: str = ""
 
 
