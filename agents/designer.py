@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from agents.candidates import Candidate, from_idea, from_skill
-from agents.edits import failed_before, is_failed, rollback
+from agents.edits import failed_before, family, is_failed, rollback
 from agents.facts import Facts, fill, gather
 from agents.rules import Rules
 from agents.types import DesignInput, Dropped, Intervention, SkillRef
@@ -92,7 +92,7 @@ def _cost(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
     cost += weigh.failed_elsewhere * sum(1 for case in same if is_failed(case))
     cost -= weigh.won_elsewhere * sum(1 for case in same if case.verdict == "promoted")
     last = inp.cases[-2:]
-    if len(last) == 2 and all(is_failed(case) and _family(case.factor) == _family(factor) for case in last):
+    if len(last) == 2 and all(is_failed(case) and family(case.factor) == family(factor) for case in last):
         cost += weigh.family_streak
     if here and candidate.rule in _follow_ups(here[-1].factor, candidate.tier, rules):
         cost -= weigh.follow
@@ -102,10 +102,6 @@ def _cost(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
         if value in skill.vetoes:
             cost += weigh.skill_loss
     return cost
-
-
-def _family(factor: str) -> str:
-    return factor.partition(".")[0]
 
 
 def _follow_ups(factor: str, tier: str, rules: Rules) -> set[str]:

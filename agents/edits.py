@@ -135,6 +135,11 @@ def failed_before(cases: Sequence[Case], signature: str, change: HarnessEdit) ->
     )
 
 
+def family(factor: str) -> str:
+    """The part of the recipe that a factor belongs to: ``optim`` of ``optim.lr``."""
+    return factor.partition(".")[0]
+
+
 def is_failed(case: Case) -> bool:
     """Whether the case speaks against its value: every end but a promotion, a provisional one included."""
     return case.verdict not in _NOT_FAILED

@@ -6,7 +6,7 @@ Specialists are functions from these records to these records, without side effe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
@@ -17,11 +17,16 @@ Direction = Literal["up", "down"]
 
 class Prediction(Record):
     """What an intervention should do: ``metric`` (a score or a diagnostic's name) moves in
-    ``direction`` by at least ``min_effect`` (in the metric's own unit)."""
+    ``direction`` by at least ``min_effect`` (in the metric's own unit), with ``probability`` if one is given."""
 
     metric: str
     direction: Direction
     min_effect: float
+    probability: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    def signed(self, change: float) -> float:
+        """``change`` of the metric, counted in the predicted direction."""
+        return change if self.direction == "up" else -change
 
 
 class Hypothesis(Record):
@@ -88,12 +93,50 @@ class Check(Record):
 
 
 class BacktestReport(Record):
-    """The backtester's verdict before any training."""
+    """The backtester's verdict before any training.
+
+    ``untold`` names the checks that had nothing to go by: they did not fail, and passing them says nothing. ``warnings``
+    are what a replay holds against the candidate where its record is too bad to refuse.
+    """
 
     verdict: Literal["pass", "refuse"]
     checks: tuple[Check, ...]
     reasons: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     replay: ReplayReport | None = None
+
+
+class PastPrediction(Record):
+    """One trained version: what was predicted, the change a replay foretold of the predicted metric (None where it could
+    not tell), and the change that training brought, both in the metric's own unit."""
+
+    version: str
+    factor: str
+    prediction: Prediction
+    replayed: float | None
+    realised: float
+
+
+class Score(Record):
+    """How often of ``n`` forecasts the direction was right, with Wilson's 95 % interval; ``sizes`` are the quartiles of
+    realised over foretold change, ``brier`` the mean squared error of stated probabilities."""
+
+    n: int
+    hits: int
+    low: float
+    high: float
+    sizes: tuple[float, float, float] | None = None
+    brier: float | None = None
+
+
+class BacktestRecord(Record):
+    """The score so far of the designer's predictions and of replays, the latter also by factor family (``reward``)."""
+
+    past: tuple[PastPrediction, ...]
+    predictions: Score
+    replays: Score
+    families: Mapping[str, Score]
 
 
 class Case(Record):
@@ -172,7 +215,8 @@ class DesignInput(Record):
 
 class BacktestInput(Record):
     """``declared`` is the intervention; ``actual_factors`` and ``paths`` come from the git diff of
-    the candidate; ``config_error`` is the one-line validation error of the candidate, or empty."""
+    the candidate; ``config_error`` is the one-line validation error of the candidate, or empty;
+    ``record`` says how good replays and predictions of this run have been."""
 
     domain: str
     intervention: Intervention
@@ -182,6 +226,7 @@ class BacktestInput(Record):
     config_error: str
     replay: ReplayReport | None
     cases: tuple[Case, ...] = ()
+    record: BacktestRecord | None = None
 
 
 class CurateInput(Record):

@@ -187,7 +187,9 @@ def _task_mix(case: _Case) -> _Told:
 
 def _hints(case: _Case) -> _Told:
     before, after = (sampling.hints(case.stored, case.scored, h, case.parent) for h in (case.parent, case.candidate))
-    return _Told(before, after, "" if "hinted_solved" in before else "what a hinted group would solve is not stored")
+    helped = case.stored.hinted[case.stored.group]
+    known = f"of the parent's hinted rollouts {share(case.scored.verified[helped]):.0%} are right"
+    return _Told(before, after, known if helped.any() else "what a hinted group would solve is not stored")
 
 
 def _length(case: _Case) -> _Told:

@@ -209,9 +209,9 @@ def hints(stored: Stored, scored: Rescored, harness: Harness, parent: Harness) -
     """``data.hints``, one side: share of the groups drawn without a hint that would be sampled once more after one, and the
     mean share of a worked reply given to them.
 
-    What a hinted group solves is known only where the parent hinted. Then ``hinted_solved`` is the outcome of hinted
-    rollouts and ``all_fail_groups`` the share among all sampled groups; else ``all_fail_groups/at_best`` is what it would
-    be if every hinted group came out with spread.
+    ``all_fail_groups`` is the share among all sampled groups, where it is stored: without hints, or with the parent's own.
+    Else ``all_fail_groups/at_best`` is what it would be if every hinted group came out with spread. A hint so short that
+    it gives no token away is none.
     """
     own, plain = harness.recipe.data.hints, ~stored.hinted
     failed = plain & (np.bincount(stored.group, weights=scored.verified) == 0)
@@ -220,12 +220,13 @@ def hints(stored: Stored, scored: Rescored, harness: Harness, parent: Harness) -
     ratios = np.array([own.ratio_at(float(done)) for done in _progress(stored)[failed]])
     side = {"hinted_groups": asked, "hint_ratio": share(ratios) if own.enable else 0.0}
     alone = share(dead[plain])
+    side["all_fail_groups/at_best"] = alone / (1 + asked)
     if not own.enable:
-        side |= {"all_fail_groups": alone, "all_fail_groups/at_best": alone}
-    elif parent.recipe.data.hints.enable:
-        side |= {"all_fail_groups": share(dead), "hinted_solved": share(scored.verified[stored.hinted[stored.group]])}
-    else:
-        side["all_fail_groups/at_best"] = alone / (1 + asked)
+        side["all_fail_groups"] = alone
+    elif own == parent.recipe.data.hints:
+        side["all_fail_groups"] = share(dead)
+        # A bound on what is known would be no bound for the other side.
+        del side["all_fail_groups/at_best"]
     return side
 
 
