@@ -28,6 +28,7 @@ from agents.types import (
 )
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.state import Deps
+from graph.track import track_record
 from graph.versions import Version, realised
 from trainer.gate import GateReport
 from trainer.types import HealthReport, Record
@@ -83,7 +84,8 @@ def rationale(output: Record | None) -> str:
         case Intervention():
             return output.rationale
         case BacktestReport():
-            return "; ".join(output.reasons) or "all checks passed"
+            untold = [f"cannot tell: {', '.join(output.untold)}"] if output.untold else []
+            return "; ".join(output.reasons or ("no check failed", *output.warnings, *untold))
         case CurateOutput():
             return output.note
     return "no untried idea is left for this situation"
@@ -181,6 +183,7 @@ def backtest(deps: Deps, candidate: str, champion: str) -> BacktestReport:
         config_error=proposal.error,
         replay=replay_candidate(deps, champion, parent, proposal) if proposal.commit else None,
         cases=cases_of(deps),
+        record=track_record(deps.record),
     )
 
     def call() -> BacktestReport:

@@ -10,7 +10,7 @@ from graph.state import Deps
 from graph.versions import Version
 from trainer.commits import slug_of, subject_prefix
 from trainer.harness_files import apply_edit, parse_harness
-from trainer.types import InputError, Record, ReplayReport
+from trainer.types import HealthReport, InputError, Record, ReplayReport
 
 if TYPE_CHECKING:
     from trainer.gate import GateReport
@@ -67,13 +67,20 @@ def commit_candidate(deps: Deps, candidate: str, parent: Version, diagnosis: Dia
 
 
 def replay_candidate(deps: Deps, champion: str, parent: Version, proposal: Proposal) -> ReplayReport:
-    """Matched replay of the candidate harness on the champion's stored rollouts."""
-    from graph.versions import results_of
+    """Matched replay of the candidate harness on the champion's stored rollouts and evaluated gate episodes."""
+    from graph.versions import eval_file, results_of
     from trainer.replay import replay
 
-    directories = [r.rollouts_dir for r in results_of(deps, champion).results if r.rollouts_dir]
-    harnesses = deps.harness.load(parent.harness_commit), deps.harness.load(proposal.commit)
-    return replay(directories, *harnesses, executor=deps.parts.executor)
+    results = results_of(deps, champion).results
+    gate = (eval_file(deps.record, champion, seed, "gate").with_suffix(".parquet") for seed in range(len(results)))
+    return replay(
+        [r.rollouts_dir for r in results if r.rollouts_dir],
+        deps.harness.load(parent.harness_commit),
+        deps.harness.load(proposal.commit),
+        executor=deps.parts.executor,
+        episodes=[file for file in gate if file.exists()],
+        scores=deps.record.load(champion, "health", HealthReport).scores,
+    )
 
 
 def promote(deps: Deps, candidate: str, idea: Intervention, gate: GateReport, metrics: Mapping[str, object]) -> str:

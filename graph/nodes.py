@@ -75,7 +75,9 @@ def backtest(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """Checks and matched replay before any training; the checklist must be closed."""
     deps = runtime.context
     report = decide.backtest(deps, state["candidate"], state["champion"])
-    deps.say("backtest", f"{state['candidate']}: {report.verdict}" + "".join(f"; {r}" for r in report.reasons))
+    untold = [f"cannot tell: {', '.join(report.untold)}"] if report.untold and report.verdict == "pass" else []
+    said = (report.verdict, *report.reasons, *report.warnings, *untold)
+    deps.say("backtest", f"{state['candidate']}: {'; '.join(said)}")
     if report.verdict == "refuse":
         gating.refuse(deps, state["candidate"], report.reasons)
         return {"verdict": "refused"}

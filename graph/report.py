@@ -20,6 +20,7 @@ from agents.types import Prediction
 from graph import svg
 from graph.curves import PASS_AT_K, K
 from graph.record import write_atomic
+from graph.reliability import reliability
 from graph.report_types import Estimate, Reading, ReportData, VersionRow
 
 MARKS: Mapping[str, str] = {
@@ -107,6 +108,7 @@ def context(data: ReportData) -> dict[str, Any]:
         "charts": charts(data, css),
         "story_charts": {r.version: story_charts(data, r) for r in data.versions if r.parent},
         "predictions": predictions(data),
+        "reliability": reliability(data.track),
         "heat": [(rates, svg.heat_row(rates.rates, f"Solve rates of {rates.version}")) for rates in data.rates],
         "forests": {r.version: svg.interval_row([(r.delta, r.verdict)], forest, 26, True) for r in data.versions if r.delta},
         "forest_axis": svg.axis_row(forest, [pp(t, 0) if t else "0" for t in forest.ticks]) if deltas else "",
@@ -182,7 +184,7 @@ def predictions(data: ReportData) -> dict[str, Any] | None:
     for row in data.versions:
         if row.intervention and row.realised is not None:
             p = row.intervention.prediction
-            unit = p.min_effect if p.direction == "up" else -p.min_effect
+            unit = p.signed(p.min_effect)
             times = max(-FARTHEST, min(FARTHEST, row.realised / unit)) if unit else 0.0
             rows.append((row, p, row.realised, times))
     if not rows:
@@ -218,7 +220,7 @@ def split_alarms(readings: Sequence[Reading]) -> tuple[list[Reading], list[Readi
 
 def held(prediction: Prediction, realised: float) -> bool:
     """Whether the metric moved as predicted, by at least the least effect."""
-    return (realised if prediction.direction == "up" else -realised) >= prediction.min_effect
+    return prediction.signed(realised) >= prediction.min_effect
 
 
 # ------------------------------------------------------------------------------- text

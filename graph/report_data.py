@@ -26,6 +26,7 @@ from graph.report_types import (
 from graph.reporting import own_skills
 from graph.state import Deps
 from graph.summary import PolicySummary, Score, Summary, VersionSummary
+from graph.track import track_record
 from graph.versions import BASELINE, Version, evaluations, results_of, seeds_of
 from trainer.evidence import open_rollouts
 from trainer.sql import select
@@ -63,6 +64,7 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
         learned=_estimate(summary.learned),
         gain=_estimate(summary.gain),
         versions=(_baseline_row(deps), *(_version_row(deps, v) for v in summary.versions)),
+        track=track_record(record),
         rates=tuple(solve_rates(record, [v for v in trained if record.saved(v, "health")])),
         health=health_of(record.root, summary.champion.version),
         curves=read_curves(metrics, rollouts),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from agents.types import BacktestReport, Diagnosis, Intervention, Prediction, SkillRef
+from agents.types import BacktestRecord, BacktestReport, Diagnosis, Intervention, Prediction, SkillRef
 from trainer.types import SCHEMA_VERSION, Cost, Finding, Layer, Record, Verdict
 
 RowVerdict = Verdict | Literal["baseline", "refused", "failed", "open"]
@@ -206,6 +206,7 @@ class ReportData(Record):
     learned: Estimate | None = None
     gain: Estimate | None = None
     versions: tuple[VersionRow, ...] = ()
+    track: BacktestRecord | None = None
     rates: tuple[SolveRates, ...] = ()
     health: Health | None = None
     curves: tuple[Curve, ...] = ()

@@ -177,6 +177,44 @@ def line_chart(curves: Sequence[tuple[Curve, str]], label: str, share: bool = Fa
     return element("svg", *grid, *bands, *lines, viewBox=box, class_="chart", role="img", aria_label=label)
 
 
+class Dot(NamedTuple):
+    """A point of a scatter plot with its CSS class and what it says of itself."""
+
+    x: float
+    y: float
+    css: str
+    title: str
+
+
+def scatter(dots: Sequence[Dot], label: str, x_label: str, y_label: str) -> Markup:
+    """Dots over one scale for both axes, with zero lines and the diagonal on which both values are equal."""
+    axis = Scale.over([0.0, *(v for dot in dots for v in (dot.x, dot.y))])
+
+    def place(x: float, y: float) -> Point:
+        across, up = LEFT + axis.share(x) * (WIDTH - LEFT - RIGHT), axis.share(y) * (HEIGHT - TOP - BOTTOM)
+        return round(across, 1), round(HEIGHT - BOTTOM - up, 1)
+
+    grid = []
+    for tick in axis.ticks:
+        (x, bottom), (left, y) = place(tick, axis.low), place(axis.low, tick)
+        css = "zero" if tick == 0 else "grid"
+        grid.append(element("line", x1=x, x2=x, y1=TOP, y2=bottom, class_=css))
+        grid.append(element("line", x1=left, x2=WIDTH - RIGHT, y1=y, y2=y, class_=css))
+        grid.append(element("text", short(tick), x=x, y=HEIGHT - 12, text_anchor="middle"))
+        grid.append(element("text", short(tick), x=left - 6, y=y + 3.5, text_anchor="end"))
+    (x1, y1), (x2, y2) = place(axis.low, axis.low), place(axis.high, axis.high)
+    grid.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="zero"))
+    grid.append(element("text", x_label, x=WIDTH - RIGHT, y=HEIGHT - 1, text_anchor="end"))
+    grid.append(element("text", y_label, x=LEFT + 4, y=TOP + 8))
+    marks = []
+    for dot in dots:
+        x, y = place(dot.x, dot.y)
+        marks.append(element("circle", element("title", dot.title), cx=x, cy=y, r=4, class_=f"end {dot.css}"))
+    return element(
+        "svg", *grid, *marks, viewBox=f"0 0 {WIDTH} {HEIGHT}", class_="chart scatter", role="img", aria_label=label
+    )
+
+
 def path(points: Sequence[Point]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 

@@ -12,9 +12,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agents.types import BacktestReport, Check, Diagnosis, Dropped, Intervention, Prediction, SkillRef
+from agents.backtest_score import record_of
+from agents.types import (
+    BacktestRecord,
+    BacktestReport,
+    Check,
+    Diagnosis,
+    Dropped,
+    Intervention,
+    PastPrediction,
+    Prediction,
+    SkillRef,
+)
 from graph import svg
 from graph.curves import PASS_AT_K, K, average, pass_at_k_series, read_curves, read_metrics
+from graph.reliability import reliability
 from graph.report import context, environment, held, render_report, visible
 from graph.report_types import (
     Command,
@@ -103,6 +115,9 @@ def full(text: str) -> ReportData:
             PolicyRow(role=text, version=text, checkpoint=text),
         ),
         versions=(VersionRow(version="v0000", verdict="baseline"), candidate),
+        track=record_of([
+            PastPrediction(version=text, factor=f"{text}.x", prediction=intervention.prediction, replayed=-0.3, realised=-0.2)
+        ]),
         rates=(SolveRates(version="v0000", rates=(1.0, 0.0)), SolveRates(version=text, rates=(0.5, 0.9), gained=3, lost=2)),
         health=Health(run=text, version=text, scores={}, courses={}, readings=tuple(
             Reading(finding=finding.model_copy(update={"severity": severity}), warn=0.1, critical=0.2) for severity in ("warn", "ok")
@@ -203,6 +218,52 @@ def test_a_prediction_is_drawn_in_multiples_of_what_was_predicted() -> None:
     assert drawn["held"] == 1  # predicted down by 0.1, realised -0.2
     assert "2.0000" in drawn["rows"][0][-1] and "good" in drawn["rows"][0][-1]
     assert context(ReportData(run="r", domain="math", seed=1, status="s", wall_s=0))["predictions"] is None
+
+
+def track(*replayed: float | None) -> BacktestRecord:
+    """Versions that predicted and brought a fall of 0.2, and what their replays said."""
+    prediction = Prediction(metric="m", direction="down", min_effect=0.1, probability=0.9)
+    return record_of(
+        [
+            PastPrediction(version=f"v{i}", factor="data.levels", prediction=prediction, replayed=value, realised=-0.2)
+            for i, value in enumerate(replayed)
+        ]
+    )
+
+
+def test_the_score_of_predictions_and_replays_is_shown_with_its_interval(tmp_path: Path) -> None:
+    data = full("x").model_copy(update={"track": track(-0.1, 0.1, None)})
+    text = " ".join(Outline(rendered(data, tmp_path)).text.split())
+    assert "3 of 3 right (44 to 100 %)realised / foretold 2 (2 to 2); Brier score 0.01" in text
+    assert text.count("1 of 2 right (9 to 91 %)") == 2 and "replays of data factors" in text
+    assert reliability(track()) is None and reliability(None) is None
+
+
+def test_what_was_foretold_lies_on_the_diagonal_where_it_came_true() -> None:
+    """Both axes have one scale, so that equal values lie where the line from corner to corner is."""
+    drawn = svg.scatter([svg.Dot(0.2, 0.2, "a", "t"), svg.Dot(-0.2, 0.1, "b", "t")], "l", "x", "y")
+    places = {
+        css: (float(x), float(y)) for x, y, css in re.findall(r'cx="([^"]+)" cy="([^"]+)" r="4" class="end (.)"', drawn)
+    }
+    (x1, y1, x2, y2) = next(
+        tuple(map(float, found)) for found in re.findall(r'x1="([^"]+)" y1="([^"]+)" x2="([^"]+)" y2="([^"]+)"', drawn)
+    )
+
+    def height(x: float) -> float:
+        return y1 + (x - x1) / (x2 - x1) * (y2 - y1)
+
+    # Places are rounded to a tenth of a pixel.
+    assert places["a"][1] == pytest.approx(height(places["a"][0]), abs=0.2)
+    assert places["b"][1] < height(places["b"][0]) - 1  # above the line: more came than was foretold
+
+
+def test_a_check_that_could_not_tell_is_not_drawn_as_passed(tmp_path: Path) -> None:
+    row = full("replay").versions[1]
+    assert row.backtest
+    silent = row.model_copy(update={"backtest": row.backtest.model_copy(update={"untold": ("replay",)})})
+    for version, mark in ((row, "✓ replay"), (silent, "– replay")):
+        data = full("replay").model_copy(update={"versions": (version,)})
+        assert mark in Outline(rendered(data, tmp_path)).text
 
 
 def test_every_reward_term_of_a_sample_is_shown_with_what_it_paid(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""The score that a run keeps of its predictions and replays, from its own files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agents.types import BacktestReport, Intervention, Prediction
+from graph.record import RunRecord
+from graph.track import track_record
+from graph.versions import Version, realised
+from tests.agents.situations import finding, lower_rate
+from trainer.types import HarnessEdit, HealthReport, ReplayReport, SetOption
+
+
+def health(record: RunRecord, version: str, dead: float) -> None:
+    scores = {"validation/mean": 0.5}
+    report = HealthReport(version=version, findings=(finding("dead_groups", "warn", dead),), scores=scores)
+    record.save(version, "health", report)
+
+
+def trained(record: RunRecord, version: str, factor: str, replayed: tuple[float, float] | None, dead: float) -> None:
+    """A version against v0000 that foretold fewer dead groups."""
+    idea = lower_rate().model_copy(
+        update={
+            "edit": HarnessEdit(change=SetOption(path=factor, value=16)),
+            "prediction": Prediction(metric="dead_groups", direction="down", min_effect=0.05),
+        }
+    )
+    metrics = {"signal_groups": replayed} if replayed else {}
+    replay = ReplayReport(factor=factor, applicable=bool(metrics), metrics=metrics)
+    record.save(version, "version", Version(id=version, parent="v0000", harness_commit="c"))
+    record.save(version, "intervention", idea)
+    record.save(version, "backtest", BacktestReport(verdict="pass", checks=(), replay=replay))
+    health(record, version, dead)
+
+
+def test_the_record_is_what_was_trained_and_measured(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    health(record, "v0000", 0.4)
+    record.save("v0000", "version", Version(id="v0000", parent="", harness_commit="b"))
+    trained(record, "v0001", "rollout.n", (0.6, 0.8), 0.3)
+    trained(record, "v0002", "optim.lr", None, 0.5)
+    trained(record, "v0003", "rollout.n", (0.6, 0.7), 0.45)
+    trained(record, "v0004", "rollout.n", (0.6, 0.8), 0.1)
+    (record.version_dir("v0004") / "health.json").unlink()  # refused, or still in training
+    found = track_record(record)
+    assert [(p.version, p.factor) for p in found.past] == [
+        ("v0001", "rollout.n"),
+        ("v0002", "optim.lr"),
+        ("v0003", "rollout.n"),
+    ]
+    assert [p.replayed for p in found.past] == [pytest.approx(-0.2), None, pytest.approx(-0.1)]
+    assert [p.realised for p in found.past] == [pytest.approx(-0.1), pytest.approx(0.1), pytest.approx(0.05)]
+    assert (found.predictions.n, found.predictions.hits) == (3, 1)
+    assert (found.replays.n, found.replays.hits) == (2, 1) and set(found.families) == {"rollout"}
+
+
+def test_a_real_run_scores_itself_and_its_report_shows_it(whole: Path) -> None:
+    record = RunRecord(whole)
+    found = track_record(record)
+    judged = [v["version"] for v in record.verdicts() if record.saved(v["version"], "health")]
+    assert [p.version for p in found.past] == judged
+    for past in found.past:
+        reports = (record.load(version, "health", HealthReport) for version in (past.version, "v0000"))
+        assert realised(past.prediction.metric, *reports) == past.realised
+        assert record.load(past.version, "intervention", Intervention).prediction == past.prediction
+    page = (whole / "report.html").read_text(encoding="utf-8")
+    if found.past:
+        assert "How far they could be relied on" in page and f"of {len(found.past)} right" in page
+
+
+def test_a_real_replay_says_what_it_told_and_what_not(broken: Callable[[], Path]) -> None:
+    """The backtest of a run's first candidate, as it was written."""
+    record = RunRecord(broken())
+    report = record.load("v0001", "backtest", BacktestReport)
+    assert report.replay and {c.name for c in report.checks} >= {"replay", "prediction"}
+    assert ("replay" in report.untold) == (not report.replay.applicable)
+    said = json.dumps([d for d in record.entries("decisions") if d["role"] == "backtester"])
+    assert report.verdict == "refuse" or all(name in said for name in report.untold)
