@@ -10,9 +10,10 @@ import pytest
 from agents.candidates import Candidate, from_idea
 from agents.edits import OPTIONS, apply_change
 from agents.facts import gather
+from agents.proxies import PROXIES
 from agents.rules import DEFAULT, Rules, load_rules
 from tests.agents.situations import TERMS, situation, to_design
-from trainer.types import ActorRecipe, DataRecipe, FilterGroups, InputError, OptimRecipe, Recipe, RewardRecipe
+from trainer.types import ActorRecipe, DataRecipe, FilterGroups, Hints, InputError, OptimRecipe, Recipe, RewardRecipe
 from trainer.types import AlgorithmRecipe as Algorithm
 
 SEED_HARNESS = Path(__file__).parents[2] / "trainer" / "seed_harness"
@@ -24,6 +25,7 @@ RECIPES = (
     Recipe(reward=RewardRecipe(weights={"outcome": 0.0, "format": 1.0, "brevity": 0.5})),
     Recipe(reward=RewardRecipe(tests="visible")),
     Recipe(actor=ActorRecipe(loss_agg_mode="seq-mean-token-mean"), data=DataRecipe(levels=(2,))),
+    Recipe(data=DataRecipe(hints=Hints(enable=True))),
 )
 
 
@@ -31,6 +33,16 @@ def test_every_seed_diagnostic_is_a_bottleneck(rules: Rules) -> None:
     names = {file.stem for file in SEED_HARNESS.rglob("diagnostics/*.toml")}
     assert len(names) >= 24
     assert names <= set(rules.bottlenecks)
+
+
+def test_every_prediction_names_a_metric_that_a_health_report_has(rules: Rules) -> None:
+    """A score (see graph.versions.named_scores) or a seed diagnostic; what replays stand for is one too."""
+    known = {file.stem for file in SEED_HARNESS.rglob("diagnostics/*.toml")}
+    known |= {"validation/mean", "gate/mean"}
+    predictions = [b.predict for b in rules.bottlenecks.values()]
+    predictions += [idea.predict for idea in rules.ideas.values() if idea.predict]
+    assert {p.metric for p in predictions} | set(PROXIES) <= known
+    assert all(p.min_effect > 0 for p in predictions)
 
 
 def test_headroom_has_many_different_ideas(rules: Rules) -> None:

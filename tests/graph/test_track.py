@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from agents.proxies import PROXIES
 from agents.types import BacktestReport, Intervention, Prediction
 from graph.record import RunRecord
 from graph.track import track_record
 from graph.versions import Version, realised
 from tests.agents.situations import finding, lower_rate
+from tests.trainer.rollout_tables import write
+from trainer.harness_files import apply_edit, parse_harness
+from trainer.replay import replay
+from trainer.seed_harness import load_seed_files
 from trainer.types import HarnessEdit, HealthReport, ReplayReport, SetOption
 
 
@@ -71,6 +76,29 @@ def test_a_real_run_scores_itself_and_its_report_shows_it(whole: Path) -> None:
     page = (whole / "report.html").read_text(encoding="utf-8")
     if found.past:
         assert "How far they could be relied on" in page and f"of {len(found.past)} right" in page
+
+
+def test_every_quantity_that_stands_for_a_prediction_is_replayed(tmp_path: Path) -> None:
+    """The table of agents.proxies and the replays of trainer name the same things, for each prefix of factors."""
+    stored = [write(tmp_path / "rollouts")]
+    parent = parse_harness(load_seed_files(), "parent")
+    options: dict[str, object] = {
+        "reward.diversity": True, "rollout.n": 4, "data.levels": (1,), "data.train_batch_size": 4,
+        "data.max_response_length": 19, "data.hints.enable": True, "algorithm.filter_groups.enable": True,
+        "algorithm.variance_filter.enable": True,
+    }  # fmt: skip
+    longer = {"data.max_response_length": 128}
+    replayed: dict[str, set[str]] = {}
+    for path, value in (*options.items(), *longer.items()):
+        edit = HarnessEdit(change=SetOption.model_validate({"path": path, "value": value}))
+        report = replay(stored, parent, parse_harness(apply_edit(load_seed_files(), edit), "candidate"))
+        assert report.applicable, report.note
+        replayed.setdefault(path, set()).update(report.metrics)
+    for metric, proxies in PROXIES.items():
+        for proxy in proxies:
+            for prefix in proxy.factors:
+                names = set().union(*(found for path, found in replayed.items() if path.startswith(prefix)))
+                assert proxy.name in names, (metric, proxy)
 
 
 def test_a_real_replay_says_what_it_told_and_what_not(broken: Callable[[], Path]) -> None:
