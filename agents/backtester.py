@@ -113,7 +113,7 @@ def _replay(inp: BacktestInput) -> Judged:
     if replay is None or not replay.applicable:
         why = (replay.note or f"{factor} acts in training only") if replay else "nothing was replayed"
         return Judged(Check(name="replay", passed=True, detail=f"cannot tell: {why}"), "untold")
-    numbers = ", ".join(f"{name} {a:.3f} → {b:.3f}" for name, (a, b) in sorted(replay.metrics.items()))
+    numbers = _numbers(replay.metrics)
     broken = [f"{finding.diagnostic}: {finding.error}" for finding in replay.findings if finding.error]
     if broken or replay.metrics.get("scoring_errors", (0.0, 0.0))[1] > 0:
         # No forecast: it does not run. A record of wrong forecasts is no excuse.
@@ -131,6 +131,14 @@ def _replay(inp: BacktestInput) -> Judged:
         return _weighed(inp, "replay", f"{problem}: {numbers}")
     detail = f"{replay.rollouts} rollouts in {replay.groups} groups: {numbers}" if replay.groups else read
     return Judged(Check(name="replay", passed=True, detail=detail), "passed")
+
+
+def _numbers(metrics: Metrics) -> str:
+    """The metrics that move, and how many do not: a reader looks for a difference."""
+    moved = {name: pair for name, pair in sorted(metrics.items()) if abs(pair[1] - pair[0]) > EPSILON}
+    still = len(metrics) - len(moved)
+    parts = [f"{name} {a:.3f} → {b:.3f}" for name, (a, b) in moved.items()]
+    return ", ".join([*parts, *([f"{still} unchanged"] if still else [])])
 
 
 def _prediction(inp: BacktestInput) -> Judged:
