@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.embedded.decode import CACHE_CHUNK, DecoderWeights, KvCache, LayerWeights
+from trainer.embedded.decode import CACHE_CHUNK, DecoderWeights, KvCache, LayerWeights, paired
 from trainer.embedded.tokenizer import ChatTokenizer
 
 
@@ -96,6 +96,7 @@ class Decoder(nn.Module):
 
     cos: Tensor
     sin: Tensor
+    turn: Tensor
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -106,17 +107,18 @@ class Decoder(nn.Module):
         if not layout.tie_word_embeddings:
             self.head = nn.Linear(layout.hidden_size, layout.vocab_size, bias=False)
         # Rotary tables [positions, 1, head_dim] (arXiv 2104.09864, eq. 34, in the half-split order
-        # of transformers); the sign of rotate_half is folded into the sine.
+        # of transformers); the sign of rotate_half is folded into the sine. ``turn`` [positions, 1,
+        # head_dim / 2, 2] holds the same as real and imaginary parts, for decoding.
         half = layout.head_dim // 2
         frequency = 1.0 / layout.rope_theta ** (torch.arange(half, dtype=torch.float32) / half)
         angle = torch.outer(torch.arange(layout.max_position_embeddings, dtype=torch.float32), frequency)
         self.register_buffer("cos", torch.cat([angle.cos(), angle.cos()], -1)[:, None], persistent=False)
         self.register_buffer("sin", torch.cat([-angle.sin(), angle.sin()], -1)[:, None], persistent=False)
+        self.register_buffer("turn", torch.stack([angle.cos(), angle.sin()], -1)[:, None], persistent=False)
 
-    def forward(
-        self, tokens: Tensor, positions: Tensor, attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        """``attend(layer, q, k, v)`` with [..., heads, head_dim] returns [..., q_heads * head_dim]."""
+    def forward(self, tokens: Tensor, positions: Tensor, attend: Callable[[int, Tensor, Tensor], Tensor]) -> Tensor:
+        """``attend(layer, qk, v)`` with [..., heads, head_dim], the query heads before the key heads, returns
+        [..., q_heads * head_dim]."""
         heads, kv_heads, eps = (
             self.layout.num_attention_heads,
             self.layout.num_key_value_heads,
@@ -126,9 +128,10 @@ class Decoder(nn.Module):
         x = self.embedding(tokens)
         for index, layer in enumerate(self._layers()):
             qkv = layer.qkv(rms_norm(x, layer.attention_norm, eps)).unflatten(-1, (-1, self.layout.head_dim))
-            qk, v = qkv[..., : heads + kv_heads, :], qkv[..., heads + kv_heads :, :]
-            qk = qk * cos + qk.roll(self.layout.head_dim // 2, -1) * sin
-            x = x + layer.out(attend(index, qk[..., :heads, :], qk[..., heads:, :], v))
+            # Backward joins the parts of a split in one piece, where slices would each be filled up and added.
+            qk, v = torch.split(qkv, [heads + kv_heads, kv_heads], -2)
+            qk = torch.addcmul(qk * cos, qk.roll(self.layout.head_dim // 2, -1), sin)
+            x = x + layer.out(attend(index, qk, v))
             gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, -1)
             x = x + layer.down(F.silu(gate) * up)
         return rms_norm(x, self.norm, eps)
@@ -137,24 +140,33 @@ class Decoder(nn.Module):
         """Hidden states [..., d] to logits [..., V]."""
         return F.linear(hidden, self._head())
 
+    @torch.no_grad()
     def weights(self) -> DecoderWeights:
-        """What decoding reads: views of the parameters, and the norms as they are now."""
+        """What decoding reads, from the parameters as they are now."""
         root = self.layout.hidden_size**0.5
         return DecoderWeights(
             embedding=self.embedding.weight,
             layers=[
                 LayerWeights(
-                    layer.attention_norm * root, layer.qkv.weight, layer.qkv.bias, layer.out.weight.t(),
-                    layer.mlp_norm * root, layer.gate_up.weight, layer.down.weight.t(),
+                    qkv=self._turnable(layer.qkv.weight) * (layer.attention_norm * root),
+                    qkv_bias=self._turnable(layer.qkv.bias) if self.layout.qkv_bias else None,
+                    out=layer.out.weight.t(),
+                    gate_up=layer.gate_up.weight * (layer.mlp_norm * root),
+                    down=layer.down.weight.t(),
                 )
                 for layer in self._layers()
             ],
             norm=self.norm * root,
             head=self._head(),
-            cos=self.cos,
-            sin=self.sin,
+            turn=torch.view_as_complex(self.turn),
             floor=self.norm.new_tensor(self.layout.rms_norm_eps**0.5 * root),
-        )  # fmt: skip
+        )
+
+    def _turnable(self, rows: Tensor) -> Tensor:
+        """The output rows [(q + 2 kv) · head_dim, …] of ``qkv`` as LayerWeights has them: a copy."""
+        q, kv, dim = self.layout.num_attention_heads, self.layout.num_key_value_heads, self.layout.head_dim
+        query, key, value = torch.split(rows.view(-1, dim, rows[0].numel()), [q, kv, kv])
+        return torch.cat([paired(query) * dim**-0.5, paired(key), value]).view_as(rows)
 
     def _head(self) -> Tensor:
         return self.embedding.weight if self.layout.tie_word_embeddings else self.head.weight
@@ -187,13 +199,13 @@ class LlamaPolicy:
         compute, owner = _distinct(tokens, mask, shared=not left_padded)
         positions = (mask.long().cumsum(-1) - 1).flatten()[compute]
         # Right padding comes after everything that matters, so plain causal attention is exact there.
-        full = _full_attention(_causal(mask) if left_padded else None)
+        full = self._full_attention(_causal(mask) if left_padded else None)
 
         def padded(x: Tensor) -> Tensor:
             return x.index_select(0, owner).view(rows, length, *x.shape[1:])
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return full(layer, padded(q), padded(k), padded(v)).flatten(0, 1).index_select(0, compute)
+        def attend(_: int, qk: Tensor, v: Tensor) -> Tensor:
+            return full(padded(qk), padded(v)).flatten(0, 1).index_select(0, compute)
 
         hidden = self.module(tokens.flatten()[compute], positions, attend)
         if select is None:
@@ -207,17 +219,34 @@ class LlamaPolicy:
         kv = self.module.cos.new_zeros(
             layout.num_hidden_layers, 2, rows, layout.num_key_value_heads, capacity, layout.head_dim
         )
-        bias = kv.new_zeros(rows, 1, capacity)
-        bias[:, 0, :length].masked_fill_(~mask, -math.inf)
-        full = _full_attention(_causal(mask))
+        bias = None
+        if not bool(mask.all()):
+            bias = kv.new_zeros(rows, layout.num_key_value_heads, 1, capacity)
+            bias[..., :length].masked_fill_(~mask[:, None, None], -math.inf)
+        full = self._full_attention(None if bias is None else _causal(mask))
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            kv[layer, 0, :, :, :length] = k.transpose(1, 2)
+        def attend(layer: int, qk: Tensor, v: Tensor) -> Tensor:
+            k = qk[:, :, layout.num_attention_heads :]
+            kv[layer, 0, :, :, :length] = paired(k[..., None])[..., 0].transpose(1, 2)
             kv[layer, 1, :, :, :length] = v.transpose(1, 2)
-            return full(layer, q, k, v)
+            return full(qk, v)
 
         hidden = self.module(tokens, (mask.long().cumsum(-1) - 1).clamp_min(0), attend)
         return self.module.project(hidden[:, -1]), KvCache(kv, bias, mask.sum(-1), length, self.module.weights())
+
+    def _full_attention(self, allowed: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+        """Attention over whole sequences, of what is ``allowed`` (as from ``_causal``) or of all earlier tokens."""
+        heads, kv_heads = self.module.layout.num_attention_heads, self.module.layout.num_key_value_heads
+
+        def attend(qk: Tensor, v: Tensor) -> Tensor:
+            q, k = torch.split(qk, [heads, kv_heads], -2)
+            mixed = F.scaled_dot_product_attention(
+                q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                attn_mask=allowed, is_causal=allowed is None, enable_gqa=heads != kv_heads,
+            )  # fmt: skip
+            return mixed.transpose(1, 2).flatten(2)
+
+        return attend
 
     def step(self, tokens: Tensor, cache: KvCache) -> Tensor:
         return cache.step(tokens)
@@ -276,14 +305,3 @@ def _distinct(tokens: Tensor, mask: Tensor, shared: bool) -> tuple[Tensor, Tenso
     index = torch.zeros(tokens.numel(), dtype=torch.long, device=tokens.device)
     index[compute] = torch.arange(len(compute), device=tokens.device)
     return compute, index[first.flatten()]
-
-
-def _full_attention(allowed: Tensor | None) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
-    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mixed = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-            attn_mask=allowed, is_causal=allowed is None, enable_gqa=q.shape[2] != k.shape[2],
-        )  # fmt: skip
-        return mixed.transpose(1, 2).flatten(2)
-
-    return attend

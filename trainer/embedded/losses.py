@@ -166,5 +166,4 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
 
 def logprobs_from_logits(logits: Tensor, labels: Tensor) -> Tensor:
     """Log-probability of ``labels`` [...] under the softmax of ``logits`` [..., V]."""
-    chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return chosen - torch.logsumexp(logits, dim=-1)
+    return torch.log_softmax(logits, dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)

@@ -15,6 +15,8 @@ from trainer.types import InputError
 Observe = Callable[[int, list[str]], str | None]
 COMPACT_BELOW = 0.75
 """Finished rows leave the batch when at most this share of it is still active."""
+BELOW_ONE = 1 - 2.0**-22
+"""Keeps the largest uniform, 1 - 2^-24, times a sum below that sum after rounding."""
 
 
 class NonFinite(Exception):
@@ -83,73 +85,145 @@ def sample(
     device = next(policy.module.parameters()).device
     limit = width + max_response_length
     unique, mask, owner = _left_padded(prompts, policy.tokenizer.pad_id, device)
-    # Both the record and the queue of forced tokens: -1 stands where nothing is decided yet.
-    tokens = torch.full((len(prompts), limit), -1, device=device)
-    tokens[:, :width] = unique[owner]
+    record = _Record(unique[owner], limit)
     given = [list(hint)[: max_response_length - 1] for hint in hints] or [[] for _ in prompts]
     for row, hint in enumerate(given):
-        tokens[row, width : width + len(hint)] = torch.tensor(hint, dtype=torch.long, device=device)
-    logprobs, entropies = torch.zeros(2, len(prompts), limit, device=device).unbind()
-    response = torch.zeros(len(prompts), limit, dtype=torch.bool, device=device)
+        record.force(row, width, hint)
     uniforms = torch.rand(len(prompts), max_response_length, generator=torch.Generator().manual_seed(seed)).to(device)
+    uniforms = (uniforms * BELOW_ONE).t().contiguous()
     episodes = _Episodes(policy.tokenizer, observe, max_turns, limit, [width] * len(prompts))
 
     # ``live`` numbers the rows still in the batch; one that finishes turns inactive, and leaves when
     # enough have finished to pay for compacting the cache.
-    live = torch.arange(len(prompts), device=device)
-    active = torch.ones(len(prompts), dtype=torch.bool, device=device)
+    live, active = list(range(len(prompts))), [True] * len(prompts)
     with torch.inference_mode():
         logits, cache = policy.prefill(unique, mask)
         cache.select(owner)
         logits = logits[owner]
         for at in range(width, limit):
-            drawn, logprob, entropy = _draw(logits, temperature, uniforms[live, at - width], greedy)
-            if not bool(torch.isfinite(entropy).all()):
-                raise NonFinite(f"non-finite logits at token {at - width} of the response")
-            forced = tokens[live, at]
-            sampled = active & (forced < 0)
-            token = torch.where(sampled, drawn, forced)
-            tokens[live, at], response[live, at] = token, sampled
-            logprobs[live, at], entropies[live, at] = logprob * sampled, entropy * sampled
-            ended = (sampled & (token == policy.tokenizer.eos_id)).nonzero()[:, 0].tolist()
-            for index in ended:
-                row = int(live[index])
-                answer = episodes.end_turn(row, at, tokens[row])
-                if answer is None:
-                    active[index] = False
-                else:
-                    tokens[row, at + 1 : at + 1 + len(answer)] = torch.tensor(answer, device=device)
-            if ended and (remaining := int(active.sum())) <= COMPACT_BELOW * len(live):
+            drawn, odds = _draw(logits, temperature, uniforms[at - width], greedy)
+            token = record.put(at, drawn, odds)
+            finished = False
+            for index in record.sampled(at, token, policy.tokenizer.eos_id):
+                if active[index]:
+                    answer = episodes.end_turn(live[index], at, record.tokens[:, index])
+                    if answer is None:
+                        active[index], finished = False, True
+                        record.close(index, at + 1)
+                    else:
+                        record.force(index, at + 1, answer)
+            if finished and (remaining := sum(active)) <= COMPACT_BELOW * len(live):
+                live = [row for row, still in zip(live, active, strict=True) if still]
                 if remaining == 0:
                     break
-                keep = active.nonzero()[:, 0]
+                keep = torch.tensor([index for index, still in enumerate(active) if still], device=device)
+                record.keep(keep)
                 cache.select(keep)
-                live, active, token = live[keep], active[keep], token[keep]
+                token, uniforms, active = token[keep], uniforms[:, keep], [True] * remaining
             if at + 1 < limit:
-                logits = policy.step(token.clamp_min(0), cache)
-    for row in live[active].tolist():
-        episodes.truncate(row, tokens[row])
-
-    # From left-padded prompts to right-padded episodes.
+                logits = policy.step(token, cache)
+    record.require_finite(width)
+    for index, row in enumerate(live):
+        if active[index]:
+            episodes.truncate(row, record.tokens[:, index])
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    index = torch.arange(limit, device=device) + (width - lengths)[:, None]
-    inside, index = index < limit, index.clamp_max(limit - 1)
-    attention = (tokens.gather(1, index) >= 0) & inside
-    attention = attention[:, : int(attention.sum(1).max())]
-    index = index[:, : attention.shape[1]]
-    response = response.gather(1, index) & attention
+    tokens, attention, response, logprobs, entropy = record.episodes(width, lengths)
     return Samples(
-        tokens=tokens.gather(1, index).masked_fill(~attention, policy.tokenizer.pad_id),
+        tokens=tokens.masked_fill(~attention, policy.tokenizer.pad_id),
         attention=attention,
         response_mask=response,
-        logprobs=logprobs.gather(1, index) * response,
-        entropy=entropies.gather(1, index) * response,
+        logprobs=logprobs,
+        entropy=entropy,
         turns=episodes.turns,
         stop_reasons=episodes.stop_reasons,
         response_lengths=response.sum(1).tolist(),
         prompt_lengths=lengths.tolist(),
         hint_lengths=[len(hint) for hint in given],
     )
+
+
+class _Record:
+    """What was drawn, one line per position and one column per episode; those still in the batch are the first ``live``.
+
+    ``tokens`` LongTensor[limit, B] holds left-padded prompts, what was drawn and, ahead of it, what will be ``forced``
+    (BoolTensor[limit, B]); ``odds`` is FloatTensor[limit, B, 3] as in ``_draw``. Where a column is past its end it goes
+    on being written to, which ``ends`` hides.
+    """
+
+    def __init__(self, prompts: Tensor, limit: int) -> None:
+        rows, width = prompts.shape
+        self.live = rows
+        self.tokens = torch.zeros(limit, rows, dtype=torch.long, device=prompts.device)
+        self.tokens[:width] = prompts.t()
+        self.forced = torch.zeros(limit, rows, dtype=torch.bool, device=prompts.device)
+        self.odds = torch.zeros(limit, rows, 3, device=prompts.device)
+        self.ends = torch.full((rows,), limit, device=prompts.device)
+        self.columns = torch.arange(rows, device=prompts.device)
+        self._forced_until = 0
+
+    def force(self, index: int, at: int, ids: Sequence[int]) -> None:
+        """Let ``ids`` follow from position ``at`` on, in place of what is drawn."""
+        if ids:
+            end = at + len(ids)
+            self.tokens[at:end, index] = torch.tensor(ids, device=self.tokens.device)
+            self.forced[at:end, index] = True
+            self._forced_until = max(self._forced_until, end)
+
+    def put(self, at: int, drawn: Tensor, odds: Tensor) -> Tensor:
+        """Record position ``at``; returns its tokens: ``drawn`` [live] or what is forced."""
+        if at < self._forced_until:
+            drawn = torch.where(self.forced[at, : self.live], self.tokens[at, : self.live], drawn)
+        self.tokens[at, : self.live] = drawn
+        self.odds[at, : self.live] = odds
+        return drawn
+
+    def sampled(self, at: int, tokens: Tensor, wanted: int) -> list[int]:
+        """Columns where ``wanted`` stands at position ``at`` and was not forced."""
+        listed = tokens.tolist()
+        if wanted not in listed:
+            return []
+        found = [index for index, token in enumerate(listed) if token == wanted]
+        if at < self._forced_until:
+            forced = self.forced[at].tolist()
+            found = [index for index in found if not forced[index]]
+        return found
+
+    def close(self, index: int, end: int) -> None:
+        """The episode in column ``index`` has no token from ``end`` on."""
+        self.ends[index] = end
+
+    def keep(self, columns: Tensor) -> None:
+        """Only ``columns`` are still in the batch, in this order; the others move behind them."""
+        leaving = torch.ones(self.live, dtype=torch.bool, device=columns.device)
+        leaving[columns] = False
+        order = torch.cat([columns, leaving.nonzero()[:, 0]])
+        for lines in (self.tokens, self.forced, self.odds):
+            lines[:, : self.live] = lines[:, order]
+        for line in (self.ends, self.columns):
+            line[: self.live] = line[order]
+        self.live = len(columns)
+
+    def require_finite(self, width: int) -> None:
+        """Raise NonFinite for the first position, counted from ``width``, at which a logit was not finite."""
+        finite = torch.isfinite(self.odds).flatten(1).all(1)
+        if not bool(finite.all()):
+            raise NonFinite(f"non-finite logits at token {int(finite.long().argmin()) - width} of the response")
+
+    def episodes(self, width: int, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Right-padded and in the order of the prompts, each [B, T]: tokens, attention, response mask, log-probabilities and
+        entropies; ``lengths`` [B] are those of the prompts, which end at ``width``."""
+        order = self.columns.argsort()
+        index = torch.arange(len(self.tokens), device=order.device) + (width - lengths)[:, None]
+        attention = index < self.ends[order][:, None]
+        attention = attention[:, : int(attention.sum(1).max())]
+        index = index[:, : attention.shape[1]].clamp_max(len(self.tokens) - 1)
+        place = index, order[:, None]
+        response = attention & (index >= width) & ~self.forced[place]
+        prob, logit, mean_logit = self.odds[place].unbind(-1)
+        logprob = prob.log().masked_fill(~response, 0.0)
+        # logit - logprob is the log of the normaliser.
+        entropy = (logit - logprob - mean_logit).clamp_min(0.0).masked_fill(~response, 0.0)
+        return self.tokens[place], attention, response, logprob, entropy
 
 
 class _Episodes:
@@ -198,20 +272,19 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad: int, device: torch.devic
     return padded, mask, torch.tensor(owner, device=device)
 
 
-def _draw(logits: Tensor, temperature: float, uniform: Tensor, greedy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Token, its log-probability and the distribution's entropy, each [B], from logits [B,V] and a
-    uniform number in [0,1) per row."""
-    scaled = logits.float() / temperature
-    scaled = scaled - scaled.amax(-1, keepdim=True)
-    weights = scaled.exp()
-    cumulative = weights.cumsum(-1)
-    total = cumulative[:, -1:]
+def _draw(logits: Tensor, temperature: float, uniform: Tensor, greedy: bool) -> tuple[Tensor, Tensor]:
+    """Token [B], and [B, 3] its probability, its logit and the distribution's mean logit, all at ``temperature``, from
+    logits [B, V] and a number in [0, BELOW_ONE) per row. Where a logit is not finite, neither is the mean."""
+    scaled = logits.float()
+    if temperature != 1.0:
+        scaled = scaled / temperature
+    probs = scaled.softmax(-1)
     if greedy:
         token = logits.argmax(-1, keepdim=True)
     else:
-        # The first token whose cumulative weight exceeds the drawn share: never one of weight zero.
-        # The factor keeps the largest uniform, 1 - 2^-24, below the total after rounding.
-        token = (cumulative <= uniform[:, None] * (1 - 2.0**-22) * total).sum(-1, keepdim=True)
-    logprob = scaled.gather(1, token.clamp_max(logits.shape[1] - 1)) - total.log()
-    entropy = total.log() - (weights * scaled).sum(-1, keepdim=True) / total
-    return token[:, 0], logprob[:, 0], entropy[:, 0]
+        # The first token whose cumulative probability exceeds the drawn share: never one of probability zero.
+        cumulative = probs.cumsum(-1)
+        token = torch.searchsorted(cumulative, cumulative[:, -1:] * uniform[:, None], right=True)
+        token.clamp_(max=logits.shape[1] - 1)  # NaN
+    odds = torch.cat([probs.gather(1, token), scaled.gather(1, token), (probs * scaled).sum(-1, keepdim=True)], 1)
+    return token[:, 0], odds

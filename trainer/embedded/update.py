@@ -172,7 +172,8 @@ def _logits_of(policy: Policy, batch: TrainBatch) -> Tensor:
     """Logits [N, V] that predict the N tokens of the loss mask, row-major, at the sampling temperature."""
     predicts = torch.zeros_like(batch.response_mask)
     predicts[:, :-1] = batch.loss_mask[:, 1:]
-    return policy.logits(batch.tokens, batch.attention, predicts) / batch.temperature
+    logits = policy.logits(batch.tokens, batch.attention, predicts)
+    return logits if batch.temperature == 1.0 else logits / batch.temperature
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:
