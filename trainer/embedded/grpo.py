@@ -5,7 +5,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 
 import numpy as np
@@ -157,7 +159,7 @@ class _Loop:
         return None
 
     def advance(self, log: MetricsLog) -> StepProgress:
-        """One step: gather, update, write. Raises NonFinite."""
+        """One step: gather, update and meanwhile write, log. Raises NonFinite."""
         start = time.perf_counter()
         self.step += 1
         batch = self.gatherer.gather(self.step, min(1.0, self.tokens / self.spec.token_budget))
@@ -167,18 +169,18 @@ class _Loop:
         self.tokens += tokens
         self.without_signal = 0 if batch.has_signal else self.without_signal + 1
         self.solved.append(float(batch.scored.verified[~batch.hinted].mean()))
-        self._write_rollouts(batch)
         lr = set_learning_rate(self.optimizer, self.spec.recipe, self.step)
         update_start = time.perf_counter()
         actor: dict[str, float] = {}
-        if batch.kept.any():
-            actor = update_actor(
-                self.policy,
-                self.reference,
-                self.optimizer,
-                train_batch(batch, self.spec.recipe.actor.mask_truncated, self.spec.recipe.actor.imitation),
-                self.spec.recipe,
-            )
+        with _meanwhile(lambda: self._write_rollouts(batch)):
+            if batch.kept.any():
+                actor = update_actor(
+                    self.policy,
+                    self.reference,
+                    self.optimizer,
+                    train_batch(batch, self.spec.recipe.actor.mask_truncated, self.spec.recipe.actor.imitation),
+                    self.spec.recipe,
+                )
         if self.penalty:
             actor |= self.penalty.metrics()
             self.penalty.adapt(len(batch.kept))
@@ -244,6 +246,17 @@ class _Loop:
             kept=batch.kept,
         )
         write_step(self.spec.out_dir / ROLLOUTS, self.step, table)
+
+
+@contextmanager
+def _meanwhile(work: Callable[[], None]) -> Iterator[None]:
+    """``work`` in a thread beside the block, which does not end before it; an error of ``work`` is raised before one of the block."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        try:
+            yield
+        finally:
+            done.result()
 
 
 def has_collapsed(solved: list[float]) -> bool:

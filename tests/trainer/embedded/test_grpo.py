@@ -15,9 +15,11 @@ import torch
 
 from tests.trainer.embedded.toy import CopyDomain, copy_policy, copy_recipe, copy_spec
 from trainer.embedded import grpo
+from trainer.embedded.files import ROLLOUTS, STATE
 from trainer.embedded.gather import train_tasks
 from trainer.embedded.metrics import read_metrics
 from trainer.embedded.policy import Policy, load_policy
+from trainer.embedded.sampler import NonFinite
 from trainer.groups import group_advantages
 from trainer.types import ROLLOUT_COLUMNS, InputError, StepProgress, TrainResult, TrainSpec
 
@@ -209,3 +211,26 @@ def test_a_cut_off_last_line_of_metrics_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics-1.jsonl"
     file.write_text('{"step": 1, "data": {"actor/lr": 0.1}}\n{"step": 2, "da')
     assert read_metrics(file) == [(1, {"actor/lr": 0.1})]
+
+
+def test_rollouts_that_cannot_be_written_end_the_training_before_the_step_counts(tmp_path: Path) -> None:
+    (tmp_path / ROLLOUTS).write_text("a file where the folder should be")
+    with pytest.raises(FileExistsError, match=ROLLOUTS):
+        run(copy_spec(tmp_path, save_interval_s=0.0))
+    assert not (tmp_path / STATE).exists()
+    assert read_metrics(tmp_path / "metrics-1.jsonl") == []
+
+
+@pytest.mark.parametrize("fails", ["work", "block", "both"])
+def test_what_is_done_meanwhile_fails_no_more_silently_than_in_turn(fails: str) -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        if fails != "block":
+            raise OSError("disk full")
+        done.append("written")
+
+    with pytest.raises(NonFinite if fails == "block" else OSError), grpo._meanwhile(work):
+        if fails != "work":
+            raise NonFinite("loss")
+    assert done == (["written"] if fails == "block" else [])
