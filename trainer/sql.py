@@ -23,6 +23,8 @@ import pyarrow as pa
 MEMORY_LIMIT = "512MB"
 TIMEOUT_S = 20.0
 MAX_ROWS = 10_000
+FILES_AT_ONCE = 256
+"""Files per statement that copies rows: a scan keeps something of every file it has opened until it ends."""
 
 _CONFIG: dict[str, Any] = {
     "threads": 1,  # one process, one core; it also fixes the order of floating point sums
@@ -68,7 +70,6 @@ def open_parquet(
     them. Memory stays under ``memory_limit`` either way; larger intermediates spill to a temporary
     folder. Raises QueryError when a file cannot be read or a view does not bind.
     """
-    listed = "[" + ", ".join("'" + str(file.resolve()).replace("'", "''") + "'" for file in files) + "]"
     with tempfile.TemporaryDirectory(prefix="evotrainer-sql-") as scratch:
         database = str(Path(scratch) / "rows.duckdb") if copy else ":memory:"
         spill = str(Path(scratch) / "spill")
@@ -76,14 +77,17 @@ def open_parquet(
         try:
             with _one_line_errors():
                 kind = {n: "TABLE" if n in copy else "VIEW" for n in (name, *(views or {}))}
-                con.execute(f"CREATE {kind[name]} {name} AS SELECT * FROM read_parquet({listed})")
+                if name in copy:
+                    _copy(con, name, files)
+                else:
+                    con.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({_listed(files)})")
                 for table_name, table in (tables or {}).items():
                     con.register("_incoming", table)
                     con.execute(f"CREATE TABLE {table_name} AS SELECT * FROM _incoming")
                     con.unregister("_incoming")
                 for view_name, query in (views or {}).items():
                     con.execute(f"CREATE {kind[view_name]} {view_name} AS {query}")
-                con.execute(f"SET allowed_paths = {'[]' if name in copy else listed}")
+                con.execute(f"SET allowed_paths = {'[]' if name in copy else _listed(files)}")
                 _lock(con)
             yield con
         finally:
@@ -172,6 +176,21 @@ def _interrupt_after(con: duckdb.DuckDBPyConnection, cpu_s: float, done: threadi
         if time.process_time() > limit:
             con.interrupt()
             return
+
+
+def _copy(con: duckdb.DuckDBPyConnection, name: str, files: Sequence[Path]) -> None:
+    """The table ``name`` with the columns of the first file; as in one scan, a later file that lacks one is an error."""
+    con.execute("BEGIN")  # rows of one transaction are written once; of many, to the log as well
+    con.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({_listed(files[:FILES_AT_ONCE])})")
+    columns = ", ".join('"' + column.replace('"', '""') + '"' for column in con.table(name).columns)
+    for start in range(FILES_AT_ONCE, len(files), FILES_AT_ONCE):
+        part = _listed(files[start : start + FILES_AT_ONCE])
+        con.execute(f"INSERT INTO {name} SELECT {columns} FROM read_parquet({part})")
+    con.execute("COMMIT")
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return "[" + ", ".join("'" + str(file.resolve()).replace("'", "''") + "'" for file in files) + "]"
 
 
 def _connect(database: str, memory_limit: str, spill: str) -> duckdb.DuckDBPyConnection:

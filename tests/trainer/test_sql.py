@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer.evidence import rollout_files
-from trainer.sql import QueryError, locked_connection, open_parquet, parse_select, select
+from trainer.sql import FILES_AT_ONCE, QueryError, locked_connection, open_parquet, parse_select, select
 
 from .rollout_tables import write
 
@@ -90,6 +91,19 @@ def test_work_beyond_the_memory_limit_spills_to_disk(files: list[Path]) -> None:
     query = "SELECT count(*) AS n FROM (SELECT DISTINCT md5((a.i * 1000 + b.i)::VARCHAR) FROM range(1000) a(i), range(600) b(i))"
     with open_parquet("rollouts", files, memory_limit="40MB") as con:
         assert select(con, query).to_pylist() == [{"n": 600_000}]
+
+
+def test_a_copy_of_many_files_is_what_one_scan_of_them_reads(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i:04d}.parquet" for i in range(2 * FILES_AT_ONCE + 1)]
+    for i, file in enumerate(files):
+        table = pa.table({"a": [i], "b": [-i]})
+        pq.write_table(table if i % 2 else table.select(["b", "a"]), file)  # columns have names, not places
+    for copy in ((), ("rows",)):
+        with open_parquet("rows", files, copy=copy) as con:
+            assert con.sql("SELECT a, b FROM rows").fetchall() == [(i, -i) for i in range(len(files))]
+    pq.write_table(pa.table({"a": [1]}), files[-1])
+    with pytest.raises(QueryError, match="b"), open_parquet("rows", files, copy=("rows",)):
+        pass
 
 
 def test_errors_are_one_line_with_the_name(files: list[Path]) -> None:
