@@ -39,7 +39,7 @@ class Candidate(Record):
 def from_idea(
     name: str, idea: Idea, tier: str, bottleneck: Bottleneck, place: float, inp: DesignInput, facts: Facts, step: float
 ) -> Iterator[Candidate | Dropped]:
-    """One candidate per value of the idea (and per term for ``reward.weights.*``), or why not."""
+    """One candidate per value of the idea (and per term for ``reward.weights.*`` and ``?``), or why not."""
     if idea.domains and inp.domain not in idea.domains:
         yield Dropped(factor=idea.factor, value="", reason=f"{name} is not meant for {inp.domain}")
         return
@@ -93,9 +93,12 @@ def from_skill(
 
 def _values(idea: Idea, inp: DesignInput, facts: Facts) -> list[tuple[str, Any]]:
     factors = [idea.factor]
-    if idea.factor == f"{WEIGHT}*":
+    if idea.factor in (f"{WEIGHT}*", f"{WEIGHT}?"):
         weights = inp.recipe.reward.weights
         shaping = [term for term, weight in weights.items() if term != "outcome" and weight]
+        if idea.factor.endswith("?"):
+            faulty = facts.get("faulty_terms")
+            shaping = [term for term in shaping if isinstance(faulty, tuple) and term in faulty]
         factors = [WEIGHT + term for term in sorted(shaping, key=lambda term: (-abs(weights[term]), term))]
     if idea.term:
         return [(idea.factor, {"term": idea.term, "weight": weight}) for weight in idea.values]

@@ -64,15 +64,15 @@ def diagnose(inp: DiagnoseInput, rules: Rules) -> Diagnosis:
 
 
 def signature(domain: str, bottleneck: str, findings: Sequence[Finding]) -> str:
-    """``domain|bottleneck|diagnostic:severity,…`` over the findings that are not ok, sorted. A diagnostic that
-    could not be read says nothing about the situation and is left out."""
-    alarms = sorted(f"{f.diagnostic}:{f.severity}" for f in findings if f.severity != "ok" and not f.error)
+    """``domain|bottleneck|diagnostic:severity,…`` over the findings at warn or critical, sorted. A diagnostic
+    that could not be read says nothing about the situation and is left out."""
+    alarms = sorted(f"{f.diagnostic}:{f.severity}" for f in findings if _alarming(f))
     return f"{domain}|{bottleneck}|{','.join(alarms)}"
 
 
 def _alarming(finding: Finding) -> bool:
-    # A diagnostic that failed to run has read nothing, whatever severity it carries.
-    return SEVERITY_RANK[finding.severity] >= SEVERITY_RANK["warn"] and not finding.error
+    # A diagnostic without a value has read nothing, whatever severity it carries; one with a value and an error has.
+    return SEVERITY_RANK[finding.severity] >= SEVERITY_RANK["warn"] and finding.value is not None
 
 
 def _suspects(findings: Sequence[Finding], facts: Facts, rules: Rules) -> Mapping[str, Suspect]:

@@ -1,7 +1,7 @@
 """Facts by name: what conditions and sentences of the playbook may speak of.
 
 Names are flat: ``domain``; recipe options as in ``optim.lr`` and ``reward.weights.brevity``;
-``updates_per_batch`` and ``shaping_terms`` (derived from the recipe); ``findings.<diagnostic>`` (its
+``updates_per_batch`` and ``shaping_terms`` (derived from the recipe); ``faulty_terms`` (names, where paid terms did not run); ``findings.<diagnostic>`` (its
 value), ``severity.<diagnostic>`` (0 ok, 1 info, 2 warn, 3 critical), ``count.warn`` (warn or worse)
 and ``count.critical``; ``scores.<name>`` and ``scores.gap`` (pass@k − mean on validation);
 ``delta.<name>`` (score minus the parent's); ``trends.<metric>.first|last|rise|fall`` where ``fall`` is
@@ -20,12 +20,12 @@ from typing import Any, Literal
 from trainer.types import Finding, Recipe, Record
 
 Scalar = bool | int | float | str
-Fact = Scalar | tuple[int, ...]
+Fact = Scalar | tuple[int, ...] | tuple[str, ...]
 Facts = Mapping[str, Fact]
 Op = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in"]
 
 SEVERITY_RANK: Mapping[str, int] = {"ok": 0, "info": 1, "warn": 2, "critical": 3}
-DERIVED = ("domain", "updates_per_batch", "shaping_terms", "count.warn", "count.critical")
+DERIVED = ("domain", "updates_per_batch", "shaping_terms", "faulty_terms", "count.warn", "count.critical")
 NAMESPACES = ("reward.weights.", "findings.", "severity.", "scores.", "delta.", "trends.")
 
 _OPS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -104,6 +104,9 @@ def gather(
         facts[f"severity.{finding.diagnostic}"] = SEVERITY_RANK[finding.severity]
         if finding.value is not None:
             facts[f"findings.{finding.diagnostic}"] = finding.value
+    alarms = [f.diagnostic for f in findings if SEVERITY_RANK[f.severity] >= SEVERITY_RANK["warn"]]
+    if faulty := tuple(name.removeprefix("reward/") for name in alarms if name.startswith("reward/")):
+        facts["faulty_terms"] = faulty
     for name in ("warn", "critical"):
         facts[f"count.{name}"] = sum(1 for f in findings if SEVERITY_RANK[f.severity] >= SEVERITY_RANK[name])
     facts |= {f"scores.{name}": value for name, value in scores.items()}

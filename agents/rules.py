@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,7 +45,8 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 class Idea(Record):
     """One single-factor intervention.
 
-    ``factor`` is an option path, ``reward.weights.<term>`` (``*``: every shaping term, heaviest first)
+    ``factor`` is an option path, ``reward.weights.<term>`` (``*``: every shaping term, heaviest first; ``?``:
+    of those the ones that did not run)
     or ``reward.term.<name>`` (then ``term`` is the file and ``values`` are weights). ``values`` are
     tried in order, each combined with the present value as ``how`` says; results outside
     ``low``..``high`` are dropped. ``next`` names ideas to favour after this one failed.
@@ -100,7 +102,7 @@ class Bottleneck(Record):
 
     It is present when a diagnostic in ``diagnostics`` (default: its own name) is at warn or critical,
     or when all conditions of one row of ``signs`` hold (then its severity is critical). ``explains``
-    lists bottlenecks that are its symptoms.
+    lists bottlenecks that are its symptoms. A diagnostic's name may hold ``*``: ``reward/*`` is a faulty term.
     """
 
     layer: Layer
@@ -165,8 +167,12 @@ class Rules(Record):
 
     def keys_of(self, diagnostic: str) -> tuple[str, ...]:
         """Bottlenecks a diagnostic counts as; an unknown diagnostic stands for itself."""
-        keys = tuple(k for k, b in self.bottlenecks.items() if diagnostic in (b.diagnostics or (k,)))
+        keys = tuple(k for k, b in self.bottlenecks.items() if _named(diagnostic, b.diagnostics or (k,)))
         return keys or (diagnostic,)
+
+
+def _named(diagnostic: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(diagnostic, pattern) for pattern in patterns)
 
 
 def _refer(field: str, names: tuple[str, ...], table: Mapping[str, object]) -> None:

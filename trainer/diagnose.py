@@ -94,7 +94,7 @@ def health_report(
         raise InputError(
             f"{files[0].parent}: rollout files of {version}: {error}: restore them from a copy, or train again"
         ) from error
-    findings += term_findings(fault_files)
+    findings += term_findings(fault_files, weights)
     return HealthReport(version=version, findings=findings, scores=dict(scores), trends=trends(metrics_files))
 
 
@@ -167,19 +167,20 @@ def _finding(
     )
 
 
-def term_findings(fault_files: Sequence[Path]) -> tuple[Finding, ...]:
-    """One critical validity finding per reward term that did not run in some batch; ``value`` counts those batches.
+def term_findings(fault_files: Sequence[Path], weights: Mapping[str, float] | None = None) -> tuple[Finding, ...]:
+    """One validity finding per reward term that did not run in some batch; ``value`` counts those batches.
 
-    Raises InputError for a damaged file.
+    Critical, but ``info`` for a term that ``weights`` (None: unknown) do not pay. Raises InputError for a damaged file.
     """
     faults: dict[str, list[TermFault]] = {}
     for file in fault_files:
         for fault in read_faults(file):
             faults.setdefault(fault.term, []).append(fault)
-    return tuple(_term_finding(term, found) for term, found in sorted(faults.items()))
+    paid = {term for term in faults if weights is None or weights.get(term)}
+    return tuple(_term_finding(term, found, term in paid) for term, found in sorted(faults.items()))
 
 
-def _term_finding(term: str, faults: Sequence[TermFault]) -> Finding:
+def _term_finding(term: str, faults: Sequence[TermFault], paid: bool) -> Finding:
     kinds = Counter(fault.kind for fault in faults)
     off = [fault.step for fault in faults if fault.off]
     times = ", ".join(f"{kind} × {count}" for kind, count in kinds.most_common())
@@ -189,7 +190,7 @@ def _term_finding(term: str, faults: Sequence[TermFault]) -> Finding:
         diagnostic=f"reward/{term}",
         kind="validity",
         layer="score",
-        severity="critical",
+        severity="critical" if paid else "info",
         value=float(len(faults)),
         line=0.0,
         description=f"Batches in which reward/{term}.toml did not run and counted 0 ({times}{switched}).",

@@ -42,6 +42,18 @@ def test_a_collapse_is_first_treated_by_a_lower_learning_rate(rules: Rules) -> N
         assert idea.rollback.startswith("set optim.lr back to 2e-3")
 
 
+def test_a_reward_term_that_did_not_run_is_the_one_that_loses_its_weight(rules: Rules) -> None:
+    weights = {"outcome": 1.0, "brevity": 0.5, "format": 0.1}
+    fault = finding("reward/format", "critical", 3.0, kind="validity", layer="score", error="timeout: no value")
+    recipe = Recipe(reward=RewardRecipe(weights=weights))
+    inp = to_design(situation(finding("dead_groups"), finding("reward_hacking"), fault, recipe=recipe), rules)
+    assert inp.diagnosis.bottleneck == "faulty_term"
+    idea = design(inp, rules)
+    assert idea is not None
+    assert (idea.edit.factor, value_text(idea.edit.change)) == ("reward.weights.format", "0.0")
+    assert idea.title == "remove format, which did not run, from the reward"
+
+
 def test_a_second_try_takes_the_next_value(rules: Rules) -> None:
     inp = to_design(situation(finding("performance_collapse"), recipe=COLLAPSED), rules)
     first, second = exhaust(inp, rules, limit=2)

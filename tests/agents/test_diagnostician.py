@@ -15,13 +15,13 @@ PATHOLOGIES = tuple(key for key in RULES.bottlenecks if key not in RULES.healthy
 
 @pytest.mark.parametrize("key", PATHOLOGIES)
 def test_a_lone_alarm_is_its_own_bottleneck(key: str, rules: Rules) -> None:
-    found = finding(key, "warn", 0.4)
+    found = finding("reward/brevity" if key == "faulty_term" else key, "warn", 0.4)
     diagnosis = diagnose(situation(finding("ok_one", "ok"), found), rules)
     assert (diagnosis.bottleneck, diagnosis.severity) == (key, "warn")
     assert diagnosis.layer == rules.bottlenecks[key].layer
     assert diagnosis.findings == (found,)
     assert "unknown" not in diagnosis.hypothesis and "{" not in diagnosis.hypothesis
-    assert "0.4" in diagnosis.hypothesis or "40%" in diagnosis.hypothesis
+    assert any(value in diagnosis.hypothesis for value in ("0.4", "40%", "brevity"))
 
 
 @pytest.mark.parametrize(

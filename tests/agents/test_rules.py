@@ -12,7 +12,7 @@ from agents.edits import OPTIONS, apply_change
 from agents.facts import gather
 from agents.proxies import PROXIES
 from agents.rules import DEFAULT, Rules, load_rules
-from tests.agents.situations import TERMS, situation, to_design
+from tests.agents.situations import TERMS, finding, situation, to_design
 from trainer.types import ActorRecipe, DataRecipe, FilterGroups, Hints, InputError, OptimRecipe, Recipe, RewardRecipe
 from trainer.types import AlgorithmRecipe as Algorithm
 
@@ -61,7 +61,7 @@ def test_every_idea_yields_a_valid_change_somewhere(rules: Rules) -> None:
     seen: set[str] = set()
     for recipe in RECIPES:
         inp = to_design(situation(recipe=recipe), rules)
-        facts = gather("math", recipe, (), inp.diagnosis.scores, terms=TERMS)
+        facts = gather("math", recipe, [finding("reward/format")], inp.diagnosis.scores, terms=TERMS)
         for name, idea in rules.ideas.items():
             for item in from_idea(name, idea, "headroom", rules.bottlenecks["headroom"], 0.0, inp, facts, 1.0):
                 if isinstance(item, Candidate):

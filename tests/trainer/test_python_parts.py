@@ -309,6 +309,8 @@ def test_three_faults_in_a_row_switch_a_term_off_and_every_fault_is_on_record(
     )  # fmt: skip
     assert finding.error == "error: ZeroDivisionError: float division by zero"
     assert "error × 5; switched off from step 6 on" in finding.description
+    for weights, severity in (({"moody": 0.2}, "critical"), ({"moody": 0.0}, "info"), ({}, "info")):
+        assert [f.severity for f in term_findings([tmp_path / TERM_FAULTS], weights)] == [severity]
     # An attempt that goes on after step 5 knows what came before, and drops what came after.
     resumed = TrainingTerms(counting, tmp_path, {"moody": 2}, step=5)
     assert [f.step for f in read_faults(tmp_path / TERM_FAULTS)] == [1, 2, 4, 5]
