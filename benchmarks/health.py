@@ -103,7 +103,8 @@ def write_training(root: Path, rollouts: int) -> None:
         for step in range(1, steps + 1):
             table = step_table(random, seed, step, step / steps)
             write_step(root / f"seed-{seed}", step, table)
-            lines.append(json.dumps({"step": step, "data": {"outcome/mean": float(np.mean(table["outcome"]))}}) + "\n")
+            data = {"outcome/mean": float(np.mean(table["outcome"])), "actor/kl_to_base": 0.1 * step / steps}
+            lines.append(json.dumps({"step": step, "data": data}) + "\n")
         (root / f"metrics-{seed}.jsonl").write_text("".join(lines))
 
 

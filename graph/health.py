@@ -33,6 +33,7 @@ COURSES: Mapping[Layer, Sequence[str]] = {
         "actor/grad_norm",
         "actor/pg_clipfrac",
         "actor/kl_loss",
+        "actor/kl_to_base",
     ),
     "behaviour": ("response_length/mean", "response_length/clip_ratio", "num_turns/mean"),
 }

@@ -10,7 +10,8 @@ tables and turns numbers into findings. Those in Python get the rows of ``rollou
   dead = no spread in the score, kept, distinct_responses, rollout_id = one member to look at);
 - ``terms``: one row per rollout and reward term (rollout_id, seed, step, quarter, name, value), and ``weights``
   (name, value), what the recipe pays for each;
-- ``scores`` and ``parent_scores``: (name, value), the report's scores and those of the parent.
+- ``scores`` and ``parent_scores``: (name, value), the report's scores and those of the parent;
+- ``trends``: (name, part, value), each training metric's mean in the parts of the training, from 0 on.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def health_report(
     grow with the run.
     """
     named = {"scores": scores, "parent_scores": parent_scores or {}, "weights": weights or {}}
-    tables = {name: _name_values(values) for name, values in named.items()}
+    courses = trends(metrics_files)
+    tables = {name: _name_values(values) for name, values in named.items()} | {"trends": _trend_rows(courses)}
     files = rollout_files(rollouts)
     try:
         views = {**VIEWS, "terms": _terms_view(pq.read_schema(files[0]).names)}
@@ -95,7 +97,7 @@ def health_report(
             f"{files[0].parent}: rollout files of {version}: {error}: restore them from a copy, or train again"
         ) from error
     findings += term_findings(fault_files, weights)
-    return HealthReport(version=version, findings=findings, scores=dict(scores), trends=trends(metrics_files))
+    return HealthReport(version=version, findings=findings, scores=dict(scores), trends=courses)
 
 
 def _terms_view(columns: Sequence[str]) -> str:
@@ -274,5 +276,17 @@ def _name_values(scores: Mapping[str, float]) -> pa.Table:
         {
             "name": pa.array(list(scores), pa.string()),
             "value": pa.array([float(v) for v in scores.values()], pa.float64()),
+        }
+    )
+
+
+def _trend_rows(courses: Mapping[str, Sequence[float]]) -> pa.Table:
+    rows = [(name, part, value) for name, values in courses.items() for part, value in enumerate(values)]
+    names, parts, values = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table(
+        {
+            "name": pa.array(names, pa.string()),
+            "part": pa.array(parts, pa.int64()),
+            "value": pa.array(values, pa.float64()),
         }
     )

@@ -54,6 +54,14 @@ def test_a_reward_term_that_did_not_run_is_the_one_that_loses_its_weight(rules: 
     assert idea.title == "remove format, which did not run, from the reward"
 
 
+def test_drift_under_a_filter_turns_the_filter_off(rules: Rules) -> None:
+    recipe = Recipe(algorithm=AlgorithmRecipe(filter_groups=FilterGroups(enable=True)))
+    inp = to_design(situation(finding("filtered_drift", "warn", 0.08), recipe=recipe), rules)
+    tried = exhaust(inp, rules, limit=2)
+    assert "0.08 nats" in inp.diagnosis.hypothesis
+    assert tried[0].edit.factor == "algorithm.filter_groups.enable"
+
+
 def test_a_second_try_takes_the_next_value(rules: Rules) -> None:
     inp = to_design(situation(finding("performance_collapse"), recipe=COLLAPSED), rules)
     first, second = exhaust(inp, rules, limit=2)

@@ -85,6 +85,11 @@ def over_filtering(c: Columns) -> None:
     c["kept"] = group_number(c) % 10 < 2
 
 
+def filtered_drift(c: Columns) -> None:
+    flat_outcome(c)
+    c["kept"] = group_number(c) % 10 > 0
+
+
 def dead_training(c: Columns) -> None:
     c["outcome"][c["step"] % 4 == 0] = 1.0
 
@@ -124,6 +129,7 @@ SICK: Mapping[str, Change] = {
     "reward_hacking": reward_hacking,
     "proxy_vs_gate": nothing,
     "over_filtering": over_filtering,
+    "filtered_drift": filtered_drift,
     "dead_training": dead_training,
     "performance_collapse": performance_collapse,
     "repetition": repetition,
@@ -136,7 +142,9 @@ WEIGHTS = {"outcome": 1.0, "brevity": 0.1}
 def findings(
     directories: list[Path], diagnostics: Mapping[str, Diagnostic], scores: Mapping[str, float] = HEALTHY_SCORES
 ) -> dict[str, Finding]:
-    report = health_report("v1", directories, diagnostics, scores, [], weights=WEIGHTS)
+    log = directories[0].parent / "metrics-1.jsonl"
+    log.write_text('{"step": 1, "data": {"actor/kl_to_base": 0.0}}\n{"step": 2, "data": {"actor/kl_to_base": 0.06}}\n')
+    report = health_report("v1", directories, diagnostics, scores, [log], weights=WEIGHTS)
     return {f.diagnostic: f for f in report.findings}
 
 
@@ -173,6 +181,13 @@ def test_growing_length_that_pays_off_is_no_inflation(tmp_path: Path) -> None:
 
     found = findings([write(tmp_path, grows)], HARNESS.diagnostics)
     assert (found["length_inflation"].severity, found["length_reward_correlation"].severity) == ("ok", "ok")
+
+
+def test_drift_counts_under_a_filter_and_without_a_gain_only(tmp_path: Path) -> None:
+    sick = {"filtered_drift": HARNESS.diagnostics["filtered_drift"]}
+    changes = {"both": filtered_drift, "a gain": over_filtering, "no filter": flat_outcome}
+    values = {n: findings([write(tmp_path / n, change)], sick)["filtered_drift"].value for n, change in changes.items()}
+    assert values == {"both": 0.06, "a gain": 0.0, "no filter": 0.0}
 
 
 def test_a_gain_that_the_gate_scorer_does_not_share_is_seen(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trainer.embedded.collect import Draw, LocalSampler, ShardSampler, shards_of
 from trainer.embedded.curriculum import TaskChooser
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS
 from trainer.embedded.gather import Gatherer, StepBatch, train_tasks
-from trainer.embedded.kl import KlPenalty
+from trainer.embedded.kl import KlPenalty, is_measured, kl_to_base
 from trainer.embedded.metrics import MetricsLog, rollout_metrics
 from trainer.embedded.policy import Policy, save_policy
 from trainer.embedded.resume import LoopState, drop_state, load_state, save_state
@@ -109,9 +109,9 @@ class _Loop:
         self.sampler = sampler
         actor, algorithm = spec.recipe.actor, spec.recipe.algorithm
         kl_loss = actor.use_kl_loss and actor.kl_loss_coef > 0
-        base = deepcopy(policy) if kl_loss or algorithm.use_kl_in_reward else None
-        self.reference = base if kl_loss else None
-        self.penalty = KlPenalty(base, algorithm) if base and algorithm.use_kl_in_reward else None
+        self.base = deepcopy(policy)
+        self.reference = self.base if kl_loss else None
+        self.penalty = KlPenalty(self.base, algorithm) if algorithm.use_kl_in_reward else None
         self.optimizer = make_optimizer(policy, spec.recipe)
         self.chooser = TaskChooser(tasks, spec.seed, spec.recipe.data.curriculum)
         self.step = self.rollouts = self.tokens = self.without_signal = 0
@@ -169,6 +169,8 @@ class _Loop:
         self.tokens += tokens
         self.without_signal = 0 if batch.has_signal else self.without_signal + 1
         self.solved.append(float(batch.scored.verified[~batch.hinted].mean()))
+        measured = is_measured(self.step)
+        kl = {"actor/kl_to_base": kl_to_base(self.base, batch.scored.samples, batch.temperature)} if measured else {}
         lr = set_learning_rate(self.optimizer, self.spec.recipe, self.step)
         update_start = time.perf_counter()
         actor: dict[str, float] = {}
@@ -189,6 +191,7 @@ class _Loop:
         log.write(
             self.step,
             data
+            | kl
             | actor
             | {
                 "actor/lr": lr,

@@ -201,6 +201,12 @@ def test_kl_loss_is_measured_against_the_start(tmp_path: Path) -> None:
     assert kl[-1] > 1e-4
 
 
+def test_the_way_from_the_base_policy_is_logged_without_a_kl_loss(tmp_path: Path) -> None:
+    kl = [data["actor/kl_to_base"] for data in metrics_of(run(copy_spec(tmp_path, copy_recipe())))]
+    assert kl[0] == pytest.approx(0, abs=1e-6)  # two ways to compute the same log-probabilities
+    assert kl[-1] > 1e-4
+
+
 def test_levels_narrow_the_pool_and_an_unknown_level_is_named() -> None:
     assert {task.level for task in train_tasks(CopyDomain(), (1,))} == {1}
     with pytest.raises(InputError, match=r"data\.levels.*\[7\].*0, 1"):
