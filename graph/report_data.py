@@ -29,6 +29,7 @@ from graph.summary import PolicySummary, Score, Summary, VersionSummary
 from graph.track import track_record
 from graph.versions import BASELINE, Version, evaluations, results_of, seeds_of
 from trainer.evidence import open_rollouts
+from trainer.gate_types import GateReport
 from trainer.sql import select
 from trainer.types import Cost
 
@@ -135,6 +136,7 @@ def _version_row(deps: Deps, v: VersionSummary) -> VersionRow:
         diagnosis=record.load(v.version, "diagnosis", Diagnosis),
         intervention=record.load(v.version, "intervention", Intervention),
         backtest=record.load(v.version, "backtest", BacktestReport),
+        gate=record.load(v.version, "gate", GateReport) if record.saved(v.version, "gate") else None,
         diff=patch,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from agents.types import BacktestRecord, BacktestReport, Diagnosis, Intervention, Prediction, SkillRef
+from trainer.gate_types import GateReport
 from trainer.types import SCHEMA_VERSION, Cost, Finding, Layer, Record, Verdict
 
 RowVerdict = Verdict | Literal["baseline", "refused", "failed", "open"]
@@ -38,7 +39,8 @@ class VersionRow(Record):
     """One version: the line of the table, and the story behind it.
 
     ``factor``, ``old`` and ``new`` are empty for the baseline; ``realised`` is the measured change of the predicted
-    metric, in its own unit; ``diff`` is the unified git diff of harness parent and candidate.
+    metric, in its own unit; ``gate`` holds the figures behind a verdict, None before one or for an old record;
+    ``diff`` is the unified git diff of harness parent and candidate.
     """
 
     version: str
@@ -55,6 +57,7 @@ class VersionRow(Record):
     diagnosis: Diagnosis | None = None
     intervention: Intervention | None = None
     backtest: BacktestReport | None = None
+    gate: GateReport | None = None
     diff: str = ""
 
 

@@ -8,6 +8,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -43,9 +44,11 @@ from graph.report_types import (
     SolveRates,
     VersionRow,
 )  # fmt: skip
+from tests.trainer.gate_arms import arm
 from tests.trainer.rollout_tables import GROUPS, STEPS, Columns, N
 from tests.trainer.rollout_tables import write as write_rollouts
 from trainer.evaluation import pass_at_k
+from trainer.gate import GateInput, GatePolicy, GateReport, judge
 from trainer.types import Cost, Finding, HarnessEdit, ReplayReport, SetOption
 
 VOID = {"meta", "link", "br", "wbr", "img", "hr", "input"}
@@ -83,6 +86,15 @@ def estimate(mean: float) -> Estimate:
     return Estimate(mean=mean, ci_low=mean - 0.03, ci_high=mean + 0.03, n=200)
 
 
+def judged_gate(text: str) -> GateReport:
+    """A real verdict of the gate over five seeds each, with ``text`` as its first reason."""
+    rng = np.random.default_rng(0)
+    seeds = (0.0, 0.01, -0.01, 0.02, -0.02)
+    arms = [arm(rng, name, [mean + s for s in seeds]) for name, mean in (("v0000", 0.4), ("v0001", 0.5))]
+    report = judge(GateInput(parent=arms[0], candidate=arms[1]), GatePolicy())
+    return report.model_copy(update={"reasons": (text, *report.reasons[1:])})
+
+
 def full(text: str) -> ReportData:
     """A report with every part, and ``text`` wherever text may go."""
     finding = Finding(
@@ -99,8 +111,8 @@ def full(text: str) -> ReportData:
     )  # fmt: skip
     replay = ReplayReport(factor="optim.lr", applicable=True, rollouts=1920, metrics={text: (0.4, 1.0)})
     candidate = VersionRow(
-        version="v0001", parent="v0000", verdict="promoted", reasons=(text,), factor=text, old=text, new=text,
-        realised=-0.2, delta=estimate(0.05), seeds=3, harness_commit="c" * 40, diagnosis=diagnosis,
+        version="v0001", parent="v0000", verdict="promoted", reasons=(text, "delta"), factor=text, old=text, new=text,
+        gate=judged_gate(text), realised=-0.2, delta=estimate(0.05), seeds=3, harness_commit="c" * 40, diagnosis=diagnosis,
         intervention=intervention, diff=f"@@ -1 +1 @@\n-{text}\n+{text}",
         backtest=BacktestReport(
             verdict="pass", checks=(Check(name=text, passed=True, detail=text),), reasons=(text,), replay=replay
@@ -163,6 +175,19 @@ def test_page_needs_no_network(tmp_path: Path) -> None:
     style = page[page.index("<style>") : page.index("</style>")]
     assert "url(" not in style and "@import" not in style
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in outline.attributes
+
+
+def test_a_verdict_shows_its_reason_its_figures_and_all_reasons(tmp_path: Path) -> None:
+    data = full("x")
+    gate = judged_gate("beats its parent")
+    row = data.versions[1].model_copy(update={"gate": gate, "reasons": gate.reasons})
+    page = rendered(data.model_copy(update={"versions": (data.versions[0], row)}), tmp_path)
+    table = Outline(page[page.index('<table class="versions">') : page.index("</table>") + len("</table>")])
+    text = " ".join(table.text.split())
+    assert gate.mde is not None
+    for shown in (f"{100 * gate.mde:.1f} pp", f"{100 * gate.sigma:.1f} pp", "5 to 5 of the parent", *gate.reasons):
+        assert shown in text
+    assert "details" in table.tags
 
 
 def test_links_lead_to_stories(tmp_path: Path) -> None:
