@@ -24,14 +24,20 @@ class Look(NamedTuple):
 class GatePolicy(Record):
     """How much evidence a promotion takes. The default is the short form, for runs of minutes; ``LONG`` is the other.
 
+    ``strategy``: ``certify`` lets the search go on from weak evidence and tests the end of the chain on fresh seeds;
+    ``each`` tests every candidate. ``search_seeds``: seeds of a candidate of the first kind. ``certify_share``: the part
+    of what is left of alpha that a certification takes; a run that is resumed may certify again. ``use_calibration``:
+    noise floors of earlier runs count too.
     ``alpha``: chance of any false promotion in a run. ``looks``: the readings of a candidate; empty means a screen at
     ``screen_seeds`` with ``futility``, then the whole share at ``promote_seeds``. ``parent_seeds``: the parent has that
     many before anything is promoted over it. ``mde_target``: when the detectable effect is larger, it is worth a further
     one (up to ``max_parent_seeds``). ``max_seeds``: how far an unconfirmed gain may be followed. ``certify_seeds``: fresh
-    seeds a side of ``certify``. ``provisional_se``: standard errors a provisional step takes.
+    seeds a side of ``certify``. ``provisional_se``: standard errors a provisional step takes (a negative number takes
+    steps that the scores speak against: to try out a chain).
     ``proxy_level``, ``gap_level``, ``gate_level``: levels of the validity rule (see ``Validity``).
     """
 
+    strategy: Literal["certify", "each"] = "certify"
     alpha: Level = 0.05
     j_plan: Annotated[int, Field(ge=1)] = 5
     q: Level = 0.5
@@ -41,8 +47,11 @@ class GatePolicy(Record):
     parent_seeds: Annotated[int, Field(ge=3)] = 3
     max_seeds: Annotated[int, Field(ge=3)] = 4
     max_parent_seeds: Annotated[int, Field(ge=3)] = 4
+    search_seeds: Annotated[int, Field(ge=1)] = 2
     certify_seeds: Annotated[int, Field(ge=3)] = 4
-    provisional_se: Annotated[float, Field(ge=0)] = 1.0
+    certify_share: Level = 0.8
+    use_calibration: bool = True
+    provisional_se: Annotated[float, Field(ge=-100)] = 1.0
     mde_target: Annotated[float, Field(gt=0)] = 0.2
     futility: Level = 0.3
     min_varying_tasks: Annotated[int, Field(ge=1)] = 20

@@ -1,7 +1,8 @@
 """The harness repository of a run: every version a commit, every verdict a ref.
 
 ``main`` holds what was promoted, each by one ``--no-ff`` merge, so that its first-parent log reads
-as the story of the run. A candidate lives on ``cand/<slug>`` (a diagnostic on ``diag/<slug>``) with
+as the story of the run and claims no more than was shown. Steps on weak evidence are the line of commits
+``main..search``; a certification merges that line as a whole. A candidate lives on ``cand/<slug>`` (a diagnostic on ``diag/<slug>``) with
 a worktree beside the repository until it is promoted or retired to ``refs/<verdict>/<slug>`` and an
 annotated tag. Metrics are JSON in ``refs/notes/metrics``.
 
@@ -25,7 +26,7 @@ from trainer.commits import check_commit, check_name, message, one_line_of
 from trainer.gitio import Git, GitError, Hold, check_clean, commit_tree, exclusive, holding, read_files, tree_with
 from trainer.harness_build import build
 from trainer.harness_files import apply_edit, diff_factors, parse_harness
-from trainer.harness_refs import BRANCHES, MAIN, branch_of, merge_of, pointing, proposal, tree_to_promote
+from trainer.harness_refs import BRANCHES, MAIN, SEARCH, branch_of, merge_of, pointing, proposal, tree_to_promote
 from trainer.types import Harness, HarnessEdit, InputError, PutDiagnostic, Record
 
 RETIRED = ("rejected", "undecided", "invalid", "unconfirmed", "no_information", "provisional", "refused", "failed")
@@ -242,6 +243,14 @@ class HarnessRepo:
             git("update-ref", ref, commit)
             self._close(git, branch)
             return ref
+
+    def advance(self, version: str, commit: str, metrics: Mapping[str, object], message_text: str = "") -> str:
+        """Take a candidate as a provisional step: ``search`` moves to it, main stays; return its ref as ``retire`` does."""
+        check_name("version", version)
+        self._known(commit)
+        with self._exclusive("advance") as (git, _):
+            git("update-ref", "-m", f"provisional {version}", SEARCH, commit)
+        return self.retire(version, commit, "provisional", metrics, message_text)
 
     # -------------------------------------------------------------------------------- details
 

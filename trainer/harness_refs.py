@@ -6,6 +6,8 @@ from trainer.gitio import Git, merged_tree
 from trainer.types import InputError
 
 MAIN = "refs/heads/main"
+SEARCH = "refs/heads/search"
+"""The tip of the steps that were taken on weak evidence: a line of candidates that leaves main where it was certified last."""
 BRANCHES = ("refs/heads/cand/", "refs/heads/diag/")
 
 

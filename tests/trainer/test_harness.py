@@ -177,6 +177,32 @@ def test_a_chain_of_candidates_is_promoted_by_its_tip(repo: HarnessRepo) -> None
         promote(repo, first)
 
 
+def test_provisional_steps_leave_main_and_are_certified_as_a_chain(repo: HarnessRepo) -> None:
+    seed = repo.head()
+    first = propose(repo)
+    for _ in range(2):
+        assert repo.advance("v0001", first, {"delta": 0.02}, "one standard error") == "refs/provisional/0001-a-change"
+    second = propose(repo, CLIP_HIGHER, "v0002", first)
+    repo.advance("v0002", second, {})
+    assert repo.head() == seed
+    assert repo.git("rev-list", "--reverse", "main..search").split() == [first, second]
+    assert not any(ref.startswith("refs/heads/cand") for ref in refs(repo))
+
+    merge = promote(repo, second, "v0002")
+    assert [commit for commit, _ in repo.story()] == [merge, seed], "one claim, one line"
+    assert repo.git("rev-list", "main..search") == ""
+    assert {"refs/provisional/0001-a-change", "refs/tags/provisional/v0001"} <= refs(repo)
+
+    third = propose(repo, DIAGNOSTIC, "v0003", second)
+    repo.advance("v0003", third, {})
+    other = propose(repo, FORMAT_TERM, "v0004", second)
+    repo.advance("v0004", other, {})  # the search went back and on: the step it left stays reachable
+    assert repo.git("rev-parse", "search") == other
+    repo.git("gc", "--prune=now", "-q")
+    assert repo.load(third)
+    assert fsck(repo) == ""
+
+
 @pytest.mark.parametrize("verdict", ["rejected", "undecided", "invalid", "no_information", "refused"])
 def test_retired_candidates_stay_reachable(repo: HarnessRepo, verdict: str) -> None:
     one, two = propose(repo), propose(repo, CLIP_HIGHER, "v0001b")

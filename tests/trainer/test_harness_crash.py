@@ -55,7 +55,11 @@ def rejected(repo: HarnessRepo, start: str) -> None:
     repo.retire("v0001", propose(repo, parent=start), "rejected", {"delta": -0.1}, "no")
 
 
-@pytest.mark.parametrize(("act", "least"), [(promoted, 6), (rejected, 6)])
+def stepped(repo: HarnessRepo, start: str) -> None:
+    repo.advance("v0001", propose(repo, parent=start), {"delta": 0.1}, "a step")
+
+
+@pytest.mark.parametrize(("act", "least"), [(promoted, 6), (rejected, 6), (stepped, 7)])
 def test_killed_after_any_git_command_and_repeated(
     act: Act, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
