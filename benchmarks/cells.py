@@ -48,6 +48,8 @@ def rows(cells: Sequence[dict[str, Any]]) -> list[list[str]]:
     table = []
     for c in cells:
         promoted = [f"{v['title']} ({v['delta']:+.3f})" for v in c["versions"] if v["verdict"] == "promoted"]
+        tested = [t for t in c.get("certifications", ()) if t["verdict"] == "promoted"]  # runs of before have none
+        promoted += [f"{' → '.join(t['chain'])} certified ({t['delta']:+.3f})" for t in tested]
         verdicts = ", ".join(f"{v['factor']} {v['verdict']}" for v in c["versions"])
         sealed = [show(c[who]["sealed"]) for who in ("warm_start", "baseline", "champion")]
         best = f"{c['baseline']['sealed_pass_at_k']:.3f}"

@@ -1,9 +1,10 @@
 """The state machine on one screen.
 
-prepare -> baseline -> diagnose -> design -> backtest -> train -> evaluate -> gate -> curate -> diagnose ... -> report
+prepare -> baseline -> diagnose -> design -> backtest -> train -> evaluate -> gate -> curate -> diagnose ...
                                      |          |(refused)  ^---------------| (more seeds)  |
                                      |(no idea) +---------------------------------> curate  |(budget used)
-                                     +--------------------------------------------> report <+
+                                     +--------------------------------> certify <-----------+
+                                                                           +-> report
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ NODES: Mapping[str, Node] = {
     "evaluate": nodes.evaluate,
     "gate": nodes.gate,
     "curate": nodes.curate,
+    "certify": nodes.certify,
     "report": nodes.report,
 }
 
@@ -47,11 +49,12 @@ def build(
     graph.add_edge("prepare", "baseline")
     graph.add_edge("baseline", "diagnose")
     graph.add_edge("diagnose", "design")
-    graph.add_conditional_edges("design", routing.after_design, ["backtest", "report"])
+    graph.add_conditional_edges("design", routing.after_design, ["backtest", "certify"])
     graph.add_conditional_edges("backtest", routing.after_backtest, ["train", "curate"])
     graph.add_edge("train", "evaluate")
     graph.add_edge("evaluate", "gate")
     graph.add_conditional_edges("gate", routing.after_gate, ["train", "curate"])
-    graph.add_conditional_edges("curate", routing.after_curate, ["diagnose", "report"])
+    graph.add_conditional_edges("curate", routing.after_curate, ["diagnose", "certify"])
+    graph.add_edge("certify", "report")
     graph.add_edge("report", END)
     return graph.compile(checkpointer=checkpointer)

@@ -11,7 +11,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -66,7 +66,7 @@ class TrainerSection(Record):
     deadline_s: Annotated[float, Field(gt=0)] = 1800.0
     parallel: Annotated[int, Field(ge=0, le=256)] = 0
     rollout_workers: Annotated[int, Field(ge=0, le=64)] = 0
-    seeds: Annotated[int, Field(ge=1, le=16)] = 3
+    seeds: Annotated[int, Field(ge=1, le=16)] = 4
     save_interval_s: Annotated[float, Field(ge=0)] = 15.0
 
 
@@ -76,6 +76,13 @@ class WarmStartSection(Record):
     steps: Annotated[int, Field(ge=1)] = 1400
 
 
+class DesignerSection(Record):
+    """Where candidates come from: the specialists (``run.specialists``), or ``null``: edits that cannot matter, trained on seeds
+    of their own, which measure how often a run claims something where there is nothing."""
+
+    candidates: Literal["specialists", "null"] = "specialists"
+
+
 class RunConfig(Record):
     """A resolved configuration."""
 
@@ -83,6 +90,7 @@ class RunConfig(Record):
     evaluation: EvaluationSection = EvaluationSection()
     trainer: TrainerSection = TrainerSection()
     warm_start: WarmStartSection = WarmStartSection()
+    designer: DesignerSection = DesignerSection()
     gate: GatePolicy = GatePolicy()
     recipe: Recipe = Recipe()
 

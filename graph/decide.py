@@ -48,14 +48,18 @@ def _decide(
     kind: type[T],
     inputs: Mapping[str, str],
     call: Callable[[], T | None],
+    occasion: str = "",
 ) -> T | None:
-    """Make the call once, save its output as ``<name>.json`` and record the decision; None is an answer too."""
+    """Make the call once, save its output as ``<name>.json`` and record the decision; None is an answer too.
+
+    ``occasion`` tells a second call of the same role on a version from its first.
+    """
     start = time.monotonic()
     output = deps.record.load(version, name, kind) if deps.record.saved(version, name) else call()
     if output is not None:
         deps.record.save(version, name, output)
     decision = Decision(
-        id=f"{version}.{role}",
+        id=f"{version}.{role}{occasion}",
         run_id=deps.run_id,
         version=version,
         role=role,
@@ -117,10 +121,10 @@ def _ref(skill: Skill) -> SkillRef:
     )
 
 
-def diagnose(deps: Deps, candidate: str, champion: str) -> Diagnosis:
-    version = deps.record.load(champion, "version", Version)
+def diagnose(deps: Deps, candidate: str, tip: str) -> Diagnosis:
+    version = deps.record.load(tip, "version", Version)
     harness = deps.harness.load(version.harness_commit)
-    report = deps.record.load(champion, "health", HealthReport)
+    report = deps.record.load(tip, "health", HealthReport)
     parent = version.parent if deps.record.saved(version.parent, "health") else None
     inp = DiagnoseInput(
         domain=deps.config.run.domain,
@@ -130,7 +134,7 @@ def diagnose(deps: Deps, candidate: str, champion: str) -> Diagnosis:
         parent_report=deps.record.load(parent, "health", HealthReport) if parent else None,
         cases=cases_of(deps),
     )
-    inputs = {"health": f"versions/{champion}/health.json", "harness": version.harness_commit}
+    inputs = {"health": f"versions/{tip}/health.json", "harness": version.harness_commit}
     return _given(
         _decide(
             deps, candidate, "diagnostician", "diagnosis", Diagnosis, inputs, lambda: deps.specialists.diagnose(inp)
@@ -138,9 +142,9 @@ def diagnose(deps: Deps, candidate: str, champion: str) -> Diagnosis:
     )
 
 
-def design(deps: Deps, candidate: str, champion: str) -> Intervention | None:
+def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
     """The designer's intervention, committed to the harness; None when it has no untried idea."""
-    version = deps.record.load(champion, "version", Version)
+    version = deps.record.load(tip, "version", Version)
     harness = deps.harness.load(version.harness_commit)
     diagnosis = deps.record.load(candidate, "diagnosis", Diagnosis)
     inp = DesignInput(
@@ -167,9 +171,9 @@ def _search(deps: Deps, key: str, version: str, dropped: Dropped) -> None:
     deps.record.append("search", key, {"version": version, **dropped.model_dump(mode="json")})
 
 
-def backtest(deps: Deps, candidate: str, champion: str) -> BacktestReport:
+def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
     """The backtester's checks; an open question of the checklist refuses the training as well."""
-    parent = deps.record.load(champion, "version", Version)
+    parent = deps.record.load(tip, "version", Version)
     diagnosis = deps.record.load(candidate, "diagnosis", Diagnosis)
     idea = deps.record.load(candidate, "intervention", Intervention)
     proposal = deps.record.load(candidate, "proposal", Proposal)
@@ -181,7 +185,7 @@ def backtest(deps: Deps, candidate: str, champion: str) -> BacktestReport:
         actual_factors=diff.factors if diff else (),
         paths=diff.paths if diff else (),
         config_error=proposal.error,
-        replay=replay_candidate(deps, champion, parent, proposal) if proposal.commit else None,
+        replay=replay_candidate(deps, tip, parent, proposal) if proposal.commit else None,
         cases=cases_of(deps),
         record=track_record(deps.record),
     )
@@ -202,9 +206,35 @@ def backtest(deps: Deps, candidate: str, champion: str) -> BacktestReport:
 
 def curate(deps: Deps, candidate: str, verdict: str) -> CurateOutput:
     """Case and skill of a finished version; the case key is the version, so it is written once."""
+    gate = deps.record.load(candidate, "gate", GateReport) if deps.record.saved(candidate, "gate") else None
+    inputs = {"gate": f"versions/{candidate}/gate.json", "intervention": f"{candidate}.designer"}
+    inp = _finished(deps, candidate, verdict, gate)
+    output = _given(
+        _decide(deps, candidate, "curator", "curation", CurateOutput, inputs, lambda: deps.specialists.curate(inp))
+    )
+    _keep(deps, candidate, candidate, output)
+    return output
+
+
+def learn(deps: Deps, tip: str, certificate: GateReport) -> CurateOutput:
+    """What a chain of one step taught when it was tested on fresh seeds; longer ones say nothing about single steps."""
+    inputs = {"gate": f"versions/{tip}/certificate.json", "intervention": f"{tip}.designer"}
+    inp = _finished(deps, tip, certificate.verdict, certificate)
+
+    def call() -> CurateOutput:
+        return deps.specialists.curate(inp)
+
+    output = _given(_decide(deps, tip, "curator", "lesson", CurateOutput, inputs, call, LESSON))
+    _keep(deps, f"{tip}{LESSON}", tip, output)
+    return output
+
+
+LESSON = ".certified"
+
+
+def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None) -> CurateInput:
     record = deps.record
     version = record.load(candidate, "version", Version) if record.saved(candidate, "version") else None
-    gate = record.load(candidate, "gate", GateReport) if record.saved(candidate, "gate") else None
     idea = record.load(candidate, "intervention", Intervention)
     change = None
     if gate and version:
@@ -213,7 +243,7 @@ def curate(deps: Deps, candidate: str, verdict: str) -> CurateOutput:
             record.load(candidate, "health", HealthReport),
             record.load(version.parent, "health", HealthReport),
         )
-    inp = CurateInput(
+    return CurateInput(
         domain=deps.config.run.domain,
         diagnosis=record.load(candidate, "diagnosis", Diagnosis),
         intervention=idea,
@@ -224,12 +254,10 @@ def curate(deps: Deps, candidate: str, verdict: str) -> CurateOutput:
         realised=change,
         skills=skill_refs(deps),
     )
-    inputs = {"gate": f"versions/{candidate}/gate.json", "intervention": f"{candidate}.designer"}
-    output = _given(
-        _decide(deps, candidate, "curator", "curation", CurateOutput, inputs, lambda: deps.specialists.curate(inp))
-    )
-    case = output.case.model_copy(update={"version": candidate})
-    record.append("cases", candidate, case.model_dump(mode="json"))
+
+
+def _keep(deps: Deps, key: str, version: str, output: CurateOutput) -> None:
+    case = output.case.model_copy(update={"version": version})
+    deps.record.append("cases", key, case.model_dump(mode="json"))
     if output.skill:
-        deps.skills.write(output.skill.model_dump(), evidence_key=f"{deps.run_id}/{candidate}")
-    return output
+        deps.skills.write(output.skill.model_dump(), evidence_key=f"{deps.run_id}/{key}")

@@ -19,6 +19,7 @@ from graph.leftovers import sweep
 from graph.progress import Progress, console
 from graph.record import RunRecord
 from graph.scratch import use_scratch
+from graph.versions import NULL_VERSIONS
 from sandboxes.types import SandboxFailure
 from trainer.storage import storage_error
 from trainer.types import InputError
@@ -61,6 +62,11 @@ def check(resolved: Resolved) -> None:
         if value not in known:
             origin = resolved.origins[key]
             raise InputError(f"{origin}: {key}: unknown name '{value}'; known: {', '.join(known)}")
+    if config.designer.candidates == "null" and config.run.versions > NULL_VERSIONS:
+        raise InputError(
+            f"{resolved.origins['run.versions']}: run.versions: {config.run.versions} null candidates would share training seeds "
+            f"with the next run's; at most {NULL_VERSIONS}"
+        )
     if config.evaluation.validation < config.gate.min_varying_tasks:
         raise InputError(
             f"{resolved.origins['evaluation.validation']}: evaluation.validation: {config.evaluation.validation} tasks can never "
@@ -88,12 +94,16 @@ def check(resolved: Resolved) -> None:
 def plan(resolved: Resolved, root: Path) -> str:
     """What ``--dry-run`` says would happen."""
     c = resolved.config
+    if c.gate.strategy == "certify":
+        seeds = f"{c.gate.search_seeds} seeds each, {c.gate.certify_seeds} fresh ones to certify the last"
+    else:
+        seeds = f"{c.gate.screen_seeds} seeds to screen, {c.gate.promote_seeds} to promote"
     start = c.run.policy or f"the default policy, warm-started with {c.warm_start.steps} steps"
     return (
         f"# would make {root}: domain {c.run.domain}, backend {c.run.backend}, specialists {c.run.specialists}\n"
         f"# policy: {start}\n"
         f"# baseline: {c.trainer.seeds} seeds × {c.trainer.token_budget} tokens; then up to {c.run.versions} candidate "
-        f"versions ({c.gate.screen_seeds} seeds to screen, {c.gate.promote_seeds} to promote) within {c.run.minutes:g} min\n"
+        f"versions ({seeds}) within {c.run.minutes:g} min\n"
         f"# suites: {c.evaluation.validation} validation, as many gate and {c.evaluation.sealed} sealed tasks × {c.evaluation.k}"
     )
 
@@ -140,6 +150,7 @@ def _loop(
 
     from graph.build import build
     from graph.nodes import out_of_budget
+    from graph.planning import plan as plan_of
     from graph.rebuild import remake, standing
     from graph.services import JobRunner, make_trainer
 
@@ -175,7 +186,7 @@ def _loop(
                 state = machine.get_state(where)
             remake(deps)
             finished = bool(state.created_at) and not state.next
-            spent = out_of_budget(deps, cast("LoopState", state.values)) if finished else ""
+            spent = out_of_budget(deps, cast("LoopState", state.values), plan_of(deps)) if finished else ""
             if finished and not spent:
                 machine.update_state(where, {"stop": ""}, as_node="curate")  # the report was made: go on searching
             if spent:
@@ -228,6 +239,7 @@ def make_deps(
 ) -> Deps:
     """Services of a run; the harness repository is made here on the first start. Raises InputError where it holds
     Python and nothing can run that."""
+    from agents.null import NullCandidates
     from agents.playbook import Playbook, load_rules
     from graph.state import Deps
     from skills_db.store import SEED_DIR, SkillStore
@@ -238,6 +250,7 @@ def make_deps(
     harness = HarnessRepo.create(
         root / "harness", load_seed_files(config.run.domain), {k: options[k] for k in sorted(options)}, run_id
     )
+    playbook = Playbook(load_rules())
     tasks = Path(config.run.tasks) if config.run.tasks else None
     harness.reset_stale_worktrees()
     harness.check_clean()
@@ -250,7 +263,7 @@ def make_deps(
         sandbox=sandbox,
         parts=parts,
         harness=harness,
-        specialists=Playbook(load_rules()),
+        specialists=NullCandidates(playbook) if config.designer.candidates == "null" else playbook,
         jobs=jobs,
         skills=SkillStore([root / "skills", SEED_DIR]),
         say=progress.say,

@@ -7,48 +7,82 @@ from typing import Any
 
 from agents.types import Intervention
 from graph import harnessing
+from graph.calibrating import calibration_of
+from graph.record import RunRecord
 from graph.state import Deps, LoopState
-from graph.versions import Version, evaluations, failure_of, proxy_scores, seeds_of
-from trainer.gate import Arm, GateInput, GateReport, judge
+from graph.versions import Seeds, Version, evaluations, failure_of, proxy_scores, seeds_of
+from trainer.gate import Arm, GateInput, GateReport, VersionSpread, judge
+from trainer.gate_certify import provisional
+from trainer.types import Harness
 
 
 def wanted(deps: Deps, state: LoopState) -> Sequence[tuple[str, int]]:
-    """(version, seeds) to train: the candidate's, and the champion's where it has fewer than asked."""
-    champion = state["champion"]
-    parent_seeds = max(state.get("parent_seeds", 0), seeds_of(deps.record, champion))
-    return [(champion, parent_seeds), (state["candidate"], state["seeds"])]
+    """(version, seeds) to train: the candidate's, and the tip's where it has fewer than asked."""
+    tip = state["tip"]
+    parent_seeds = max(state.get("parent_seeds", 0), seeds_of(deps.record, tip))
+    return [(tip, parent_seeds), (state["candidate"], state["seeds"])]
+
+
+def first_seeds(deps: Deps) -> int:
+    """Training seeds of a candidate before its first verdict."""
+    policy = deps.config.gate
+    return policy.search_seeds if policy.strategy == "certify" else policy.screen_seeds
 
 
 def judge_candidate(deps: Deps, state: LoopState) -> GateReport | str:
-    """The gate's report on the seeds so far, or why the candidate could not be trained or evaluated."""
-    candidate, champion = state["candidate"], state["champion"]
+    """The gate's report on the seeds so far, or why the candidate could not be trained or evaluated.
+
+    A search that is certified at its end only asks whether a candidate is worth building on; else every candidate
+    faces the test for promotion.
+    """
+    candidate, tip = state["candidate"], state["tip"]
     if failure := failure_of(deps.record, candidate):
         return failure
-    version = deps.record.load(candidate, "version", Version)
-    harness = deps.harness.load(version.harness_commit)
-    looks = [
-        GateReport.model_validate(e["gate"]) for e in deps.record.verdicts() if e["gate"] and e["version"] != candidate
-    ]
     seeds = state["seeds"]
-    arms = [
-        Arm(
-            version=v,
-            validation=evaluations(deps.record, v, n, "validation"),
-            gate=evaluations(deps.record, v, n, "gate"),
-            proxy=proxy_scores(deps, v, n, harness),
+    arms = arms_of(deps, (tip, seeds_of(deps.record, tip)), (candidate, seeds))
+    if deps.config.gate.strategy == "certify":
+        report = provisional(arms[1], arms[0], deps.config.gate, pool(deps.record), calibration_of(deps.record))
+    else:
+        before = reports(deps.record, "verdict")
+        inp = GateInput(
+            parent=arms[0],
+            candidate=arms[1],
+            index=len(before),
+            spent=tuple(look.spent for look in before),
+            pool=pool(deps.record),
+            calibration=calibration_of(deps.record),
+            deltas=tuple(look.delta for look in before),
         )
-        for v, n in ((champion, seeds_of(deps.record, champion)), (candidate, seeds))
-    ]
-    inp = GateInput(
-        parent=arms[0],
-        candidate=arms[1],
-        index=len(looks),
-        spent=tuple(look.spent for look in looks),
-        pool=tuple(spread for look in looks for spread in (look.parent_spread, look.spread) if spread),
-    )
-    report = judge(inp, deps.config.gate)
+        report = judge(inp, deps.config.gate)
     deps.record.save(candidate, f"gate-{seeds}-seeds", report)
     return report
+
+
+def reports(record: RunRecord, *kinds: str) -> Sequence[GateReport]:
+    """The gate's final reports so far, on candidates (``verdict``) or on chains (``certification``)."""
+    settled = sorted(record.entries("ledger"), key=lambda e: str(e["version"]))
+    return [GateReport.model_validate(e["gate"]) for e in settled if e["kind"] in kinds and e["gate"]]
+
+
+def arms_of(deps: Deps, parent: tuple[str, Seeds], candidate: tuple[str, Seeds]) -> tuple[Arm, Arm]:
+    """Parent and candidate as the gate reads them: the candidate's own reward is the proxy on both."""
+    harness = deps.harness.load(deps.record.load(candidate[0], "version", Version).harness_commit)
+    return _arm(deps, *parent, harness), _arm(deps, *candidate, harness)
+
+
+def _arm(deps: Deps, version: str, seeds: Seeds, harness: Harness) -> Arm:
+    return Arm(
+        version=version,
+        validation=evaluations(deps.record, version, seeds, "validation"),
+        gate=evaluations(deps.record, version, seeds, "gate"),
+        proxy=proxy_scores(deps, version, seeds, harness),
+    )
+
+
+def pool(record: RunRecord) -> tuple[VersionSpread, ...]:
+    """How much the seeds of every version seen so far differ."""
+    looks = reports(record, "verdict", "certification")
+    return tuple(spread for look in looks for spread in (look.parent_spread, look.spread))
 
 
 def settle(deps: Deps, state: LoopState, report: GateReport | None, failure: str) -> None:
@@ -58,7 +92,9 @@ def settle(deps: Deps, state: LoopState, report: GateReport | None, failure: str
     metrics = metrics_of(report) if report else {"verdict": "failed", "reason": failure}
     commit = ""
     if report and report.verdict == "promoted":
-        commit = harnessing.promote(deps, candidate, idea, report, metrics)
+        commit = harnessing.promote(deps, candidate, idea.title, report, metrics)
+    elif report and report.verdict == "provisional":
+        harnessing.advance(deps, candidate, "; ".join(report.reasons), metrics)
     else:
         verdict = report.verdict if report else "failed"
         harnessing.retire(deps, candidate, verdict, "; ".join(report.reasons) if report else failure, metrics)

@@ -83,11 +83,11 @@ def replay_candidate(deps: Deps, champion: str, parent: Version, proposal: Propo
     )
 
 
-def promote(deps: Deps, candidate: str, idea: Intervention, gate: GateReport, metrics: Mapping[str, object]) -> str:
-    """Merge the candidate into main; the subject carries the claim and its interval."""
+def promote(deps: Deps, candidate: str, title: str, gate: GateReport, metrics: Mapping[str, object]) -> str:
+    """Merge the candidate, with the steps it builds on, into main; the subject carries the claim and its interval."""
     version = deps.record.load(candidate, "version", Version)
     interval = f"CI {100 * (gate.ci_low or 0):+.1f}..{100 * (gate.ci_high or 0):+.1f}"
-    subject = f"promote: {candidate} {idea.title} ({100 * (gate.delta or 0):+.1f} pp, {interval})"
+    subject = f"promote: {candidate} {title} ({100 * (gate.delta or 0):+.1f} pp, {interval})"
     trailers = {"Version": candidate, "Verdict": gate.verdict, "Score": f"{gate.delta:+.4f}", "Approved-By": "gate"}
     return deps.harness.promote(
         version=candidate,
@@ -97,6 +97,12 @@ def promote(deps: Deps, candidate: str, idea: Intervention, gate: GateReport, me
         trailers=trailers,
         metrics=metrics,
     )
+
+
+def advance(deps: Deps, candidate: str, message: str, metrics: Mapping[str, object]) -> None:
+    """Take the candidate as a provisional step: the search goes on from it, main stays."""
+    commit = deps.record.load(candidate, "version", Version).harness_commit
+    deps.harness.advance(version=candidate, commit=commit, metrics=metrics, message_text=message)
 
 
 def retire(deps: Deps, candidate: str, verdict: str, message: str, metrics: Mapping[str, object]) -> None:

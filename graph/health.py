@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agents.types import Intervention
+from graph.lineage import stand
 from graph.record import RunRecord
 from graph.report import effect, held, num, pp, visible
 from graph.report_types import Change, Course, Estimate, Health, Reading, SolveRates
-from graph.versions import BASELINE, Version, evaluations, realised, seeds_of
+from graph.versions import Version, evaluations, realised, seeds_of
 from trainer.evaluation import score_array
 from trainer.harness import HarnessRepo
 from trainer.types import HealthReport, InputError, Layer
@@ -89,9 +90,8 @@ def health_of(root: Path, version: str | None = None) -> Health:
 
 
 def champion_of(record: RunRecord) -> str:
-    """The version that was promoted last, or the baseline."""
-    promoted = [e["version"] for e in record.entries("ledger") if e.get("verdict") == "promoted"]
-    return promoted[-1] if promoted else BASELINE
+    """The version that main holds."""
+    return stand(record.entries("ledger")).champion
 
 
 def change_of(record: RunRecord, own: Version, report: HealthReport, parent: HealthReport) -> Change:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from graph import decide, gating, reporting, routing, setup, versions
+from graph import calibrating, certifying, decide, gating, planning, reporting, routing, setup, versions
+from graph.lineage import stand
 from graph.state import Deps, LoopState
 from graph.versions import BASE, BASELINE, Unjudged, Version, version_id
 from trainer.embedded.launcher import EvaluationTimedOut
@@ -21,6 +22,7 @@ def prepare(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     setup.make_base_policy(deps)
     return {
         "champion": BASELINE,
+        "tip": BASELINE,
         "next_version": 1,
         "trained": 0,
         "refused": 0,
@@ -43,14 +45,16 @@ def baseline(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     versions.evaluate_seeds(deps, [(BASELINE, seeds)], ["validation", "gate"])
     health = versions.health_of(deps, BASELINE, None)
     reporting.enter_baseline(deps, health)
+    calibrating.calibrate(deps)
+    deps.say("plan", planning.line(deps, planning.plan(deps)))
     return {"seeds": seeds}
 
 
 def diagnose(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
-    """One bottleneck of the champion; the coming version's folder holds the diagnosis."""
+    """One bottleneck of the tip; the coming version's folder holds the diagnosis."""
     deps = runtime.context
     candidate = version_id(state["next_version"])
-    diagnosis = decide.diagnose(deps, candidate, state["champion"])
+    diagnosis = decide.diagnose(deps, candidate, state["tip"])
     deps.say(
         "diagnose",
         f"{candidate}: {diagnosis.bottleneck} ({diagnosis.layer}, {diagnosis.severity}): {diagnosis.hypothesis}",
@@ -61,7 +65,7 @@ def diagnose(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
 def design(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """One single-factor intervention, committed on a branch of its own."""
     deps = runtime.context
-    intervention = decide.design(deps, state["candidate"], state["champion"])
+    intervention = decide.design(deps, state["candidate"], state["tip"])
     if intervention is None:
         return {"stop": "no untried idea is left for this situation"}
     p = intervention.prediction
@@ -74,18 +78,18 @@ def design(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
 def backtest(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """Checks and matched replay before any training; the checklist must be closed."""
     deps = runtime.context
-    report = decide.backtest(deps, state["candidate"], state["champion"])
+    report = decide.backtest(deps, state["candidate"], state["tip"])
     untold = [f"cannot tell: {', '.join(report.untold)}"] if report.untold and report.verdict == "pass" else []
     said = (report.verdict, *report.reasons, *report.warnings, *untold)
     deps.say("backtest", f"{state['candidate']}: {'; '.join(said)}")
     if report.verdict == "refuse":
         gating.refuse(deps, state["candidate"], report.reasons)
         return {"verdict": "refused"}
-    return {"seeds": deps.config.gate.screen_seeds, "parent_seeds": 0}
+    return {"seeds": gating.first_seeds(deps), "parent_seeds": 0}
 
 
 def train(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
-    """Train the candidate's seeds, and the champion's where the gate asked for more of them."""
+    """Train the candidate's seeds, and the tip's where the gate asked for more of them."""
     versions.train_seeds(runtime.context, gating.wanted(runtime.context, state))
     return {}
 
@@ -101,7 +105,7 @@ def evaluate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
                 raise
             deps.record.save(candidate, "unjudged", Unjudged(reason=str(late)))
             return {}
-        versions.health_of(deps, candidate, state["champion"])
+        versions.health_of(deps, candidate, state["tip"])
     return {}
 
 
@@ -120,8 +124,8 @@ def gate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
             "parent_seeds": report.n_parent_seeds + report.need_parent_seeds,
         }
     gating.settle(deps, state, report, "")
-    champion = state["candidate"] if report.verdict == "promoted" else state["champion"]
-    return {"verdict": report.verdict, "champion": champion}
+    champion, tip = stand(deps.record.entries("ledger"))
+    return {"verdict": report.verdict, "champion": champion, "tip": tip}
 
 
 def curate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
@@ -131,25 +135,37 @@ def curate(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     deps.say("curate", f"{state['candidate']}: {output.note}")
     refused = state["refused"] + 1 if state["verdict"] == "refused" else 0
     trained = state["trained"] + (state["verdict"] != "refused")
-    stop = out_of_budget(deps, {**state, "trained": trained, "refused": refused})
+    now = planning.plan(deps)
+    stop = out_of_budget(deps, {**state, "trained": trained, "refused": refused}, now)
+    if not stop:
+        deps.say("plan", planning.line(deps, now))
     return {"next_version": state["next_version"] + 1, "trained": trained, "refused": refused, "stop": stop}
 
 
-def out_of_budget(deps: Deps, state: LoopState) -> str:
+def out_of_budget(deps: Deps, state: LoopState, now: planning.Plan) -> str:
     """Why no further version fits into the run's budgets, or an empty string."""
     return routing.stop_reason(
         trained=state["trained"],
         versions=deps.config.run.versions,
         refused=state["refused"],
         elapsed_s=deps.elapsed(),
-        next_s=setup.next_version_seconds(deps),
+        next_s=now.next_s,
         minutes=deps.config.run.minutes,
     )
+
+
+def certify(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """Test the chain of provisional steps, if there is one, on fresh seeds: only this moves main."""
+    deps = runtime.context
+    deps.say("certify" if certifying.pending(deps.record) else "report", state["stop"])
+    if not certifying.pending(deps.record):
+        return {}
+    champion, tip = certifying.certify_tip(deps)
+    return {"champion": champion, "tip": tip}
 
 
 def report(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """Open a fresh sealed shard, measure warm start, baseline and champion on it, write the report."""
     deps = runtime.context
-    deps.say("report", state["stop"])
     reporting.make_report(deps, state)
     return {"reports": state["reports"] + 1}

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from graph.lineage import stand
 from graph.record import RunRecord, lines_of
 from graph.session import Locked, locked
 from graph.versions import BASELINE
@@ -71,12 +72,12 @@ def droppable(root: Path) -> Iterator[Droppable]:
     """What the run can do without, oldest versions first."""
     record = RunRecord(root)
     verdicts = record.verdicts()
-    champion = ([e["version"] for e in verdicts if e["verdict"] == "promoted"] or [BASELINE])[-1]
+    needed = stand(record.entries("ledger"))
     for version in [BASELINE, *(e["version"] for e in verdicts)]:
         for seed in sorted(record.version_dir(version).glob("seed-*/")):
             kinds = [[seed / "train" / ROLLOUTS], [seed / "train" / CHECKPOINT], sorted(seed.glob("*.parquet"))]
             for rank, paths in enumerate(kinds):
-                kept = version == champion or (version == BASELINE and rank == 1)
+                kept = version in needed or (version == BASELINE and rank == 1)
                 yield from (Droppable(rank, root, path, size_of(path)) for path in paths if path.exists() and not kept)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graph import setup, versions
+from graph.lineage import stand
 from graph.record import RunRecord
 from graph.state import Deps, LoopState
 from graph.versions import BASE, BASELINE
@@ -30,9 +31,10 @@ def standing(record: RunRecord) -> Standing | None:
         return None
     verdicts = record.verdicts()
     reports = _reports(record.root, [e["version"] for e in verdicts])
-    promoted = [e["version"] for e in verdicts if e["verdict"] == "promoted"]
+    champion, tip = stand(record.entries("ledger"))
     state: LoopState = {
-        "champion": (promoted or [BASELINE])[-1],
+        "champion": champion,
+        "tip": tip,
         "next_version": 1,
         "trained": 0,
         "refused": 0,

@@ -105,6 +105,7 @@ def context(data: ReportData) -> dict[str, Any]:
         "promoted": sum(row.verdict == "promoted" for row in data.versions),
         "comparison": comparison(data),
         "lineage": lineage(data, css),
+        "chains": chains(data),
         "charts": charts(data, css),
         "story_charts": {r.version: story_charts(data, r) for r in data.versions if r.parent},
         "predictions": predictions(data),
@@ -200,6 +201,19 @@ def predictions(data: ReportData) -> dict[str, Any] | None:
         "rows": [(row, p, value, dot(times, "good" if held(p, value) else "bad")) for row, p, value, times in rows],
         "axis": svg.axis_row(scale, [f"{signed(t, 0)} ×" if t else "0" for t in scale.ticks]),
         "held": sum(held(p, value) for _, p, value, _ in rows),
+    }
+
+
+def chains(data: ReportData) -> dict[str, Any] | None:
+    """Every tested chain with its gain on the choosing and on the fresh seeds, on one axis; None without any."""
+    rows = [(c, [(e, css) for e, css in ((c.fresh, "sealed"), (c.selected, "validation")) if e]) for c in data.chains]
+    ends = [end for _, marks in rows for e, _ in marks for end in (e.ci_low, e.ci_high)]
+    if not ends:
+        return None
+    scale = svg.Scale.over([0.0, *ends], 4)
+    return {
+        "rows": [(chain, svg.interval_row(marks, scale, 46, True)) for chain, marks in rows],
+        "axis": svg.axis_row(scale, [pp(tick, 0) if tick else "0" for tick in scale.ticks]),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agents.types import BacktestReport, Diagnosis, Intervention
 from graph import versions
@@ -13,6 +13,7 @@ from graph.curves import read_curves
 from graph.decide import skill_refs
 from graph.health import health_of, solve_rates
 from graph.report_types import (
+    ChainRow,
     Command,
     CostRow,
     Estimate,
@@ -25,7 +26,7 @@ from graph.report_types import (
 )
 from graph.reporting import own_skills
 from graph.state import Deps
-from graph.summary import PolicySummary, Score, Summary, VersionSummary
+from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
 from graph.track import track_record
 from graph.versions import BASELINE, Version, evaluations, results_of, seeds_of
 from trainer.evidence import open_rollouts
@@ -66,6 +67,7 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
         gain=_estimate(summary.gain),
         versions=(_baseline_row(deps), *(_version_row(deps, v) for v in summary.versions)),
         track=track_record(record),
+        chains=tuple(_chain_row(c, versions.suites_of(record).protocol.validation) for c in summary.certifications),
         rates=tuple(solve_rates(record, [v for v in trained if record.saved(v, "health")])),
         health=health_of(record.root, summary.champion.version),
         curves=read_curves(metrics, rollouts),
@@ -95,6 +97,23 @@ def _row(role: str, p: PolicySummary) -> PolicyRow:
         sealed=_estimate(p.sealed),
         validation=_estimate(p.validation),
         checkpoint=p.checkpoint,
+    )
+
+
+def _chain_row(c: CertificationSummary, tasks: int) -> ChainRow:
+    fresh = None
+    if c.delta is not None and c.ci_low is not None and c.ci_high is not None:
+        fresh = Estimate(mean=c.delta, ci_low=c.ci_low, ci_high=c.ci_high, n=tasks)
+    chosen, verdict = c.selected, cast("Any", c.verdict)
+    return ChainRow(
+        steps=(c.parent, *c.chain),
+        verdict=verdict,
+        selected=Estimate(mean=chosen.mean, ci_low=chosen.ci_low, ci_high=chosen.ci_high, n=tasks),
+        fresh=fresh,
+        seeds=c.seeds,
+        sigma=c.sigma,
+        mde=c.mde,
+        reasons=c.reasons,
     )
 
 

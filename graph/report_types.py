@@ -61,6 +61,21 @@ class VersionRow(Record):
     diff: str = ""
 
 
+class ChainRow(Record):
+    """A chain of provisional steps and its test: ``steps`` begins with what main held. ``selected`` is the gain on the seeds
+    that chose the tip, ``fresh`` the one on seeds that chose nothing; ``sigma`` is the noise floor, ``mde`` what the test
+    could find."""
+
+    steps: tuple[str, ...]
+    verdict: RowVerdict
+    selected: Estimate
+    fresh: Estimate | None = None
+    seeds: int = 0
+    sigma: float | None = None
+    mde: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
 class Reading(Record):
     """One finding with both lines of its diagnostic and what the parent reads; ``above`` says where trouble lies."""
 
@@ -209,6 +224,7 @@ class ReportData(Record):
     learned: Estimate | None = None
     gain: Estimate | None = None
     versions: tuple[VersionRow, ...] = ()
+    chains: tuple[ChainRow, ...] = ()
     track: BacktestRecord | None = None
     rates: tuple[SolveRates, ...] = ()
     health: Health | None = None

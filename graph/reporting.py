@@ -10,8 +10,8 @@ from agents.types import Intervention
 from graph import isolation, versions
 from graph.record import write_atomic
 from graph.state import Deps, LoopState
-from graph.summary import PolicySummary, Score, Summary, VersionSummary
-from graph.versions import BASE, BASELINE, Version, evaluations, results_of, seeds_of, task_ids, write_tasks
+from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
+from graph.versions import BASE, BASELINE, Version, evaluations, results_of, seeds_of, task_ids, unselected, write_tasks
 from trainer.evaluation import Interval, mean_interval, paired_interval, pass_at_k
 from trainer.types import Evaluation, HealthReport
 
@@ -64,7 +64,8 @@ def make_report(deps: Deps, state: LoopState) -> None:
     shard, champion = state["reports"], state["champion"]
     open_sealed(deps, shard)
     names = list(dict.fromkeys([BASELINE, champion]))
-    versions.evaluate_seeds(deps, [(BASE, 1), *((v, seeds_of(deps.record, v)) for v in names)], ["sealed"], shard=shard)
+    judged = [(BASE, range(1)), *((v, unselected(deps.record, v)) for v in names)]
+    versions.evaluate_seeds(deps, judged, ["sealed"], shard=shard)
     summary = summarise(deps, state, shard)
     write_atomic(deps.record.root / "summary.json", summary.model_dump_json(indent=1) + "\n")
     render_report(report_data(deps, summary), Path(summary.report))
@@ -76,19 +77,19 @@ def _score(interval: Interval) -> Score:
 
 def _policy(deps: Deps, version: str, shard: int) -> tuple[PolicySummary, tuple[Evaluation, ...]]:
     record = deps.record
+    seeds = range(1) if version == BASE else unselected(record, version)
+    scored = evaluations(record, version, seeds, "validation")
     if version == BASE:
-        seeds, checkpoint = 1, str(versions.base_of(record).path)
+        checkpoint = str(versions.base_of(record).path)
     else:
-        seeds = seeds_of(record, version)
-        scored = evaluations(record, version, seeds, "validation")
-        best = max(range(seeds), key=lambda s: scored[s].mean)
+        best = max(zip(seeds, scored, strict=True), key=lambda pair: pair[1].mean)[0]
         checkpoint = str(results_of(deps, version).results[best].checkpoint)
     sealed = evaluations(record, version, seeds, f"sealed-{shard}")
     k = len(sealed[0].scores[0])
     summary = PolicySummary(
         version=version,
         checkpoint=checkpoint,
-        validation=_score(mean_interval(evaluations(record, version, seeds, "validation"))),
+        validation=_score(mean_interval(scored)),
         sealed=_score(mean_interval(sealed)),
         sealed_pass_at_k=sum(pass_at_k(e.scores, k) for e in sealed) / len(sealed),
     )
@@ -146,6 +147,7 @@ def summarise(deps: Deps, state: LoopState, shard: int) -> Summary:
         learned=_score(paired_interval(base_sealed, warm_sealed)),
         gain=_gain(champion_sealed, base_sealed, same=state["champion"] == BASELINE),
         versions=tuple(_version_summary(deps, e) for e in entries),
+        certifications=tuple(_certification(e) for e in record.entries("ledger") if e["kind"] == "certification"),
         harness=str(record.root / "harness"),
         report=str(record.root / "report.html"),
         diagnostics_added=(),
@@ -154,6 +156,20 @@ def summarise(deps: Deps, state: LoopState, shard: int) -> Summary:
         train_s=times.train_s,
         orchestration_share=max(0.0, 1 - (times.train_s + times.evaluate_s) / times.wall_s),
         peak_rss_mb=max([peak_rss_mb(), *peaks]),
+    )
+
+
+def _certification(entry: Mapping[str, Any]) -> CertificationSummary:
+    gate = entry["gate"] or {}
+    return CertificationSummary(
+        version=entry["version"],
+        parent=entry["parent"],
+        chain=tuple(entry["chain"]),
+        verdict=entry["verdict"],
+        **{name: gate.get(name) for name in ("delta", "ci_low", "ci_high", "p", "mde", "sigma")},
+        seeds=gate.get("n_seeds", 0),
+        selected=Interval.model_validate(entry["selected"]),
+        reasons=tuple(entry["reasons"]),
     )
 
 

@@ -8,7 +8,7 @@ FAILED = frozenset({"refused", "failed"})
 
 
 def after_design(state: LoopState) -> str:
-    return "report" if state.get("stop") else "backtest"
+    return "certify" if state.get("stop") else "backtest"
 
 
 def after_backtest(state: LoopState) -> str:
@@ -21,7 +21,7 @@ def after_gate(state: LoopState) -> str:
 
 
 def after_curate(state: LoopState) -> str:
-    return "report" if state.get("stop") else "diagnose"
+    return "certify" if state.get("stop") else "diagnose"
 
 
 def stop_reason(*, trained: int, versions: int, refused: int, elapsed_s: float, next_s: float, minutes: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from graph.record import write_atomic
 from graph.seals import seal
 from graph.state import Deps
-from graph.versions import BASELINE, BasePolicy, Suites, evaluations, results_of, write_tasks
+from graph.versions import BasePolicy, Suites, write_tasks
 from trainer.evaluation import protocol_hash
 from trainer.types import EvalProtocol
 
@@ -69,16 +69,3 @@ def _warm_start(deps: Deps) -> Path:
     shutil.rmtree(own, ignore_errors=True)
     shutil.copytree(cached, own)  # a cleared cache must not take a run's base policy away
     return own
-
-
-def next_version_seconds(deps: Deps) -> float:
-    """Estimated wall seconds of one more candidate at its screening seeds and of the report, from
-    what the baseline's jobs took. The report evaluates warm start, baseline and champion."""
-    config, record = deps.config, deps.record
-    results = results_of(deps, BASELINE).results
-    train = sum(r.cost.wall_s for r in results) / len(results)
-    suites = [evaluations(record, BASELINE, len(results), suite) for suite in ("validation", "gate")]
-    evaluate = sum(e.wall_s for suite in suites for e in suite) / len(results)
-    sealed = evaluate / 2 * config.evaluation.sealed / config.evaluation.validation
-    lanes = min(deps.jobs.parallel, config.gate.screen_seeds)
-    return (config.gate.screen_seeds * (train + evaluate) + (1 + 2 * len(results)) * sealed) / lanes

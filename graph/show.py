@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from graph.lineage import stand
 from graph.prune import pruned
 from graph.record import RunRecord
-from graph.versions import BASELINE
 from trainer.evidence import find_rollout
 from trainer.harness import HarnessRepo
 from trainer.types import HealthReport, InputError
@@ -55,7 +55,7 @@ def finding(root: Path, name: str) -> dict[str, Any]:
     """A finding of a health report, named ``VERSION/DIAGNOSTIC`` or by its diagnostic alone (the champion's), with the
     rollouts that are its evidence."""
     record = RunRecord(root)
-    champion = ([e["version"] for e in record.verdicts() if e["verdict"] == "promoted"] or [BASELINE])[-1]
+    champion = stand(record.entries("ledger")).champion
     version, slash, diagnostic = name.rpartition("/")
     version = version if slash else champion
     if version != Path(version).name or not record.saved(version, "health"):

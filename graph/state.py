@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 class LoopState(TypedDict, total=False):
     """The checkpointed state.
 
-    ``champion`` is the version every candidate is compared with; ``candidate`` the version in
-    work; ``next_version`` numbers designs, refused ones included; ``trained`` counts candidates
+    ``champion`` is the version main holds; ``tip`` the version every candidate builds on and is compared with (the champion,
+    or the end of a chain of provisional steps from it); ``candidate`` the version in work; ``next_version`` numbers designs, refused ones included; ``trained`` counts candidates
     that reached training; ``refused`` counts designs refused in this round; ``seeds`` are the
-    training seeds the candidate needs, ``parent_seeds`` those the champion needs (0: what it has);
+    training seeds the candidate needs, ``parent_seeds`` those the tip needs (0: what it has);
     ``verdict`` the gate's word on the candidate; ``stop`` the reason to finish, empty while the loop
     goes on; ``reports`` counts the sealed shards opened so far.
     """
 
     champion: str
+    tip: str
     candidate: str
     next_version: int
     trained: int

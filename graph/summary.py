@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from trainer.evaluation import Interval
 from trainer.types import Record
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 BADGE = {
     "promoted": "bold green",
+    "provisional": "green",
     "rejected": "red",
     "invalid": "bold red",
     "refused": "yellow",
@@ -53,6 +58,29 @@ class VersionSummary(Record):
     harness_commit: str
 
 
+class CertificationSummary(Record):
+    """A chain of provisional steps, tested as one on fresh seeds of its tip.
+
+    ``delta`` (tip − champion of its time, on validation) is from seeds that chose nothing and is the one to quote;
+    ``selected`` is the same difference on the seeds that chose the tip, which is too high by what the choice took from
+    chance. ``sigma`` is the noise floor: the standard deviation of one training seed's score.
+    """
+
+    version: str
+    parent: str
+    chain: tuple[str, ...]
+    verdict: str
+    delta: float | None
+    ci_low: float | None
+    ci_high: float | None
+    p: float | None
+    mde: float | None
+    sigma: float | None
+    seeds: int
+    selected: Interval
+    reasons: tuple[str, ...]
+
+
 class Summary(Record):
     """What ``--json`` prints. ``learned`` and ``gain`` are paired differences on sealed tasks:
     baseline − warm start and champion − baseline. ``orchestration_share`` is wall time outside
@@ -71,6 +99,7 @@ class Summary(Record):
     learned: Score
     gain: Score
     versions: tuple[VersionSummary, ...]
+    certifications: tuple[CertificationSummary, ...] = ()
     harness: str
     report: str
     diagnostics_added: tuple[str, ...]
@@ -97,6 +126,27 @@ def points(mean: float | None, low: float | None, high: float | None) -> str:
     return f"{100 * mean:+.1f} pp ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
+def _chains(summary: Summary) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="certifications: the end of a chain on fresh seeds, tested once", title_justify="left")
+    for column in ("chain", "selected", "fresh seeds, 95 % interval", "detectable", "noise floor σ", "verdict"):
+        table.add_column(column, overflow="fold")
+    for c in summary.certifications:
+        chosen = c.selected
+        cells = (
+            " → ".join((c.parent, *c.chain)),
+            points(chosen.mean, chosen.ci_low, chosen.ci_high),
+            points(c.delta, c.ci_low, c.ci_high),
+            points(c.mde, None, None),
+            points(c.sigma, None, None).lstrip("+"),
+        )
+        style = BADGE.get(c.verdict, "")
+        table.add_row(*(escape(cell) for cell in cells), f"[{style}]{c.verdict}[/]" if style else c.verdict)
+    return table
+
+
 def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
     """Versions, champion against baseline on sealed tasks, and the commands to go on."""
     from rich.console import Console
@@ -114,6 +164,8 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
         cells = [f"{v.version} ← {v.parent}", v.title, v.prediction, realised, points(v.delta, v.ci_low, v.ci_high)]
         table.add_row(*(escape(c) for c in cells), verdict)
     console.print(table)
+    if summary.certifications:
+        console.print(_chains(summary))
     sealed = Table(title="on sealed tasks (opened by this report only)", title_justify="left")
     for column in ("policy", "version", "solved, 95 % interval", "pass@k", "validation"):
         sealed.add_column(column)

@@ -9,7 +9,8 @@ from graph.record import RunRecord, read_record, write_atomic
 from graph.seals import seal, sealed
 from graph.state import Deps
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS, EvalSpec, Suite, episodes_file, result_file
-from trainer.evaluation import pass_at_k
+from trainer.evaluation import Interval, paired_interval, pass_at_k
+from trainer.gate_types import GateReport
 from trainer.types import EvalProtocol, Evaluation, Harness, HealthReport, Record, Task, TrainResult, TrainSpec
 
 BASELINE = "v0000"
@@ -70,6 +71,19 @@ def failure_of(record: RunRecord, version: str) -> str:
     return record.load(version, "unjudged", Unjudged).reason if record.saved(version, "unjudged") else ""
 
 
+Seeds = int | range
+"""Training seeds of a version: the first so many, or these."""
+
+
+def span(seeds: Seeds) -> range:
+    return seeds if isinstance(seeds, range) else range(seeds)
+
+
+NULL_SEEDS = 16
+"""Training seeds set apart for each null candidate: its parent, of the same recipe in effect, must not share one."""
+NULL_VERSIONS = 1000 // NULL_SEEDS - 1
+
+
 def version_id(number: int) -> str:
     return f"v{number:04d}"
 
@@ -97,12 +111,13 @@ def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> Tra
     """The training job of one seed. Run seed and training seed are mixed, so that two runs with
     different ``--seed`` share no random stream."""
     config, sandbox = deps.config, deps.sandbox
+    number = int(version.id.removeprefix("v"))
     # A backend that came with a later version's Python must not change the specs of those that run without.
     python = any(term.python for term in harness.terms.values())
     return TrainSpec(
         run_id=deps.run_id,
         version=version.id,
-        seed=config.run.seed * 1000 + seed,
+        seed=config.run.seed * 1000 + (NULL_SEEDS * number if config.designer.candidates == "null" else 0) + seed,
         domain=config.run.domain,
         tasks_file=config.run.tasks or None,
         harness_commit=version.harness_commit,
@@ -160,19 +175,16 @@ def eval_file(record: RunRecord, version: str, seed: int, suite: str) -> Path:
     return record.seed_dir(version, seed) / f"{suite}.json"
 
 
-def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, int]], suites: Sequence[Suite], shard: int = 0) -> None:
-    """Evaluate every (version, number of seeds) on the suites; what is done is not done again.
+def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, Seeds]], suites: Sequence[Suite], shard: int = 0) -> None:
+    """Evaluate every (version, seeds) on the suites; what is done is not done again.
 
     ``shard`` selects the sealed shard; the other suites have one.
     """
     frozen = suites_of(deps.record)
     specs: list[EvalSpec] = []
     for version, seeds in wanted:
-        if version == BASE:
-            checkpoints = [base_of(deps.record).path] * seeds
-        else:
-            checkpoints = [_checkpoint(deps, version, seed) for seed in range(seeds)]
-        for seed, checkpoint in enumerate(checkpoints):
+        for seed in span(seeds):
+            checkpoint = base_of(deps.record).path if version == BASE else _checkpoint(deps, version, seed)
             for suite in suites:
                 name = f"sealed-{shard}" if suite == "sealed" else suite
                 specs.append(
@@ -210,8 +222,8 @@ def _checkpoint(deps: Deps, version: str, seed: int) -> Path:
     return result.checkpoint
 
 
-def evaluations(record: RunRecord, version: str, seeds: int, suite: str) -> tuple[Evaluation, ...]:
-    return tuple(read_record(eval_file(record, version, seed, suite), Evaluation) for seed in range(seeds))
+def evaluations(record: RunRecord, version: str, seeds: Seeds, suite: str) -> tuple[Evaluation, ...]:
+    return tuple(read_record(eval_file(record, version, seed, suite), Evaluation) for seed in span(seeds))
 
 
 def seeds_of(record: RunRecord, version: str) -> int:
@@ -219,7 +231,15 @@ def seeds_of(record: RunRecord, version: str) -> int:
     return len(record.load(version, "training", Results).results)
 
 
-def proxy_scores(deps: Deps, version: str, seeds: int, harness: Harness) -> tuple[float, ...]:
+def unselected(record: RunRecord, version: str) -> range:
+    """The seeds of a version that had no part in choosing it: those of its certification, or all where there was none."""
+    if not record.saved(version, "certificate"):
+        return range(seeds_of(record, version))
+    first = record.load(version, "gate", GateReport).n_seeds
+    return range(first, first + record.load(version, "certificate", GateReport).n_seeds)
+
+
+def proxy_scores(deps: Deps, version: str, seeds: Seeds, harness: Harness) -> tuple[float, ...]:
     """Mean training reward of ``harness`` on the version's validation rollouts, one value per seed.
 
     A Python term counts 0 where it does not run, as in training. Raises SandboxFailure.
@@ -230,12 +250,18 @@ def proxy_scores(deps: Deps, version: str, seeds: int, harness: Harness) -> tupl
     from trainer.reward import reward_view, score_rollouts
 
     out = []
-    for seed in range(seeds):
+    for seed in span(seeds):
         table = pq.read_table(eval_file(deps.record, version, seed, "validation").with_suffix(".parquet"))
         rows = reward_view(table.drop_columns(["sample"]), harness.recipe.reward.tests)
         _, total = score_rollouts(rows, harness.terms, harness.recipe.reward.weights, scorer(deps.parts.executor))
         out.append(float(total.mean()))
     return tuple(out)
+
+
+def paired(record: RunRecord, candidate: tuple[str, Seeds], parent: tuple[str, Seeds]) -> Interval:
+    """Candidate minus parent on validation, for these seeds of each."""
+    ours, theirs = (evaluations(record, *arm, "validation") for arm in (candidate, parent))
+    return paired_interval(ours, theirs)
 
 
 def health_of(deps: Deps, version_name: str, parent: str | None) -> HealthReport:

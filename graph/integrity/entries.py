@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from agents.types import BacktestReport, CurateOutput, Decision, Intervention
+from graph.certifying import entry_of, key_of
 from graph.config import resolve
-from graph.decide import rationale
+from graph.decide import LESSON, rationale
 from graph.gating import verdict_entry
 from graph.integrity.folders import DECIDED, KINDS
 from graph.integrity.types import Problem, Run, fault
+from graph.lineage import chain
 from graph.record import Store, read_record
 from graph.reporting import baseline_entry
 from graph.session import Manifest
 from graph.versions import BASELINE, Version, failure_of, version_id
 from trainer.gate_types import GateReport
+from trainer.gitio import Git
 from trainer.harness import HarnessRepo
 from trainer.harness_refs import merge_of
 from trainer.types import HealthReport, InputError, Record
@@ -62,6 +65,7 @@ def _entries(run: Run, name: str) -> Iterator[Entry]:
         yield Entry("cases", name, case.model_dump(mode="json"))
         for number, dropped in enumerate(run.record.load(name, "intervention", Intervention).dropped):
             yield Entry("search", f"{name}.dropped.{number}", {"version": name, **dropped.model_dump(mode="json")})
+        yield from _tested(run, name)
         yield from _decisions(run, name)
     except InputError:
         return  # a record that is damaged has a problem of its own; once it is mended, this is looked at again
@@ -80,11 +84,28 @@ def _verdict(run: Run, name: str) -> Mapping[str, Any] | None:
         return verdict_entry(version, "refused", None, "; ".join(backtest.reasons), "")
     if record.saved(name, "gate"):
         gate = record.load(name, "gate", GateReport)
-        git = HarnessRepo(run.root.absolute() / "harness").git
-        merge = merge_of(git, version.harness_commit) if gate.verdict == "promoted" else ""
+        merge = merge_of(_git(run), version.harness_commit) if gate.verdict == "promoted" else ""
         return verdict_entry(version, gate.verdict or "", gate, "", merge)
     failure = failure_of(record, name)
     return verdict_entry(version, "failed", None, failure, "") if failure else None
+
+
+def _tested(run: Run, name: str) -> Iterator[Entry]:
+    """What a certification wrote, if this version was the tip of a chain."""
+    record = run.record
+    if record.saved(name, "certificate"):
+        report = record.load(name, "certificate", GateReport)
+        links = chain(run.ledger, name)
+        commit = record.load(name, "version", Version).harness_commit
+        merge = merge_of(_git(run), commit) if report.verdict == "promoted" else ""
+        yield Entry("ledger", key_of(name), entry_of(record, links, report, "", merge))
+    if record.saved(name, "lesson"):
+        case = record.load(name, "lesson", CurateOutput).case.model_copy(update={"version": name})
+        yield Entry("cases", f"{name}{LESSON}", case.model_dump(mode="json"))
+
+
+def _git(run: Run) -> Git:
+    return HarnessRepo(run.root.absolute() / "harness").git
 
 
 def _decisions(run: Run, name: str) -> Iterator[Entry]:
@@ -101,7 +122,7 @@ def _decisions(run: Run, name: str) -> Iterator[Entry]:
                     "id": f"{name}.{role}",
                     "run_id": run_id,
                     "version": name,
-                    "role": role,
+                    "role": role.partition(".")[0],
                     "output": output.model_dump(mode="json"),
                     "rationale": rationale(output),
                     "model": model,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from agents.types import BacktestReport, CurateOutput, Diagnosis, Intervention
+from graph.decide import LESSON
 from graph.harnessing import Proposal
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault
 from graph.versions import BASELINE, Results, Unjudged, Version
@@ -24,14 +25,17 @@ KINDS: Mapping[str, type[Record]] = {
     "health": HealthReport,
     "gate": GateReport,
     "curation": CurateOutput,
+    "certificate": GateReport,
+    "lesson": CurateOutput,
 }
 DECIDED: Mapping[str, str] = {
     "diagnosis": "diagnostician",
     "intervention": "designer",
     "backtest": "backtester",
     "curation": "curator",
+    "lesson": f"curator{LESSON}",
 }
-"""Records that a specialist made, and whose decision holds them a second time."""
+"""Records that a specialist made, and whose decision (by role and occasion) holds them a second time."""
 
 
 def kind_of(stem: str) -> type[Record] | None:
@@ -60,6 +64,8 @@ def _missing(run: Run, version: str) -> Iterator[Problem]:
         wanted += ["training", "health"]
     if entry.get("gate"):
         wanted.append("gate")
+    if (tested := certification(run, version)) and tested["gate"]:
+        wanted.append("certificate")
     for name in wanted:
         path = run.record.version_dir(version) / f"{name}.json"
         if not path.exists():
@@ -75,9 +81,9 @@ def mend_of(run: Run, version: str, name: str) -> Mend:
 
 def restored(run: Run, version: str, name: str) -> Record | None:
     """The record as ledger and decisions have it, or None where they do not."""
-    entry = run.settled.get(version)
     if name in DECIDED:
         return _decided(run, version, name)
+    entry = certification(run, version) if name == "certificate" else run.settled.get(version)
     if entry is None or name not in _FROM_LEDGER:
         return None
     try:
@@ -110,6 +116,11 @@ def _proposal(entry: Mapping[str, Any]) -> Proposal:
     return Proposal(commit=entry["harness_commit"], slug=slug_of(entry["version"], entry["title"]), error=error)
 
 
+def certification(run: Run, version: str) -> Mapping[str, Any] | None:
+    """The ledger's entry of the chain that ended with this version."""
+    return next((e for e in run.ledger if e["kind"] == "certification" and e["version"] == version), None)
+
+
 def _gate(entry: Mapping[str, Any]) -> GateReport:
     return GateReport.model_validate(entry["gate"])
 
@@ -118,4 +129,5 @@ _FROM_LEDGER: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {
     "version": _version,
     "proposal": _proposal,
     "gate": _gate,
+    "certificate": _gate,
 }

@@ -43,7 +43,8 @@ def harness_problems(run: Run) -> Iterator[Problem]:
 
 def champion_commit(run: Run) -> str:
     """Where main must be: the ledger's last promotion, or the baseline's harness; empty before there is one."""
-    promoted = [str(e["merge_commit"]) for e in run.ledger if e.get("verdict") == "promoted"]
+    settled = sorted(run.ledger, key=lambda e: str(e.get("version")))
+    promoted = [str(e["merge_commit"]) for e in settled if e.get("verdict") == "promoted"]
     baseline = run.record.version_dir(BASELINE) / "version.json"
     if promoted or fault(baseline, Version):
         return promoted[-1] if promoted else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graph.build import NODES, build
+from graph.calibrating import Floor
 from graph.clock import Times
 from graph.config import resolve
 from graph.integrity.jobs import checkpoint_fault
@@ -27,6 +28,7 @@ FILES: Mapping[str, tuple[type[Record], Mend]] = {
     "isolation.json": (Isolated, ""),
     "protocol.json": (Suites, ""),
     "base.json": (BasePolicy, "remake"),
+    "calibration.json": (Floor, "rewind"),
 }
 
 
@@ -127,6 +129,7 @@ def _summary(run: Run) -> Iterator[Problem]:
         if known.get(v.version, (v.verdict, v.harness_commit)) != (v.verdict, v.harness_commit):
             yield run.problem(path, f"{v.version} is {v.verdict} here, the ledger has another verdict", "rewind")
             return
-    named = {v.version for v in summary.versions if v.verdict == "promoted"} | {summary.baseline.version}
+    named = {summary.baseline.version, *(v.version for v in summary.versions if v.verdict == "promoted")}
+    named |= {c.version for c in summary.certifications if c.verdict == "promoted"}
     if summary.champion.version not in named:
         yield run.problem(path, f"champion {summary.champion.version} was never promoted", "rewind")

@@ -102,8 +102,8 @@ class Run:
 
     @cached_property
     def settled(self) -> Mapping[str, dict[str, Any]]:
-        """Ledger entry by version: those the machine is done with."""
-        return {e["version"]: e for e in self.ledger if "version" in e}
+        """Ledger entry by version: those the machine is done with. What became of a chain is no version's entry."""
+        return {e["version"]: e for e in self.ledger if "version" in e and e["kind"] != "certification"}
 
     def relative(self, path: Path) -> str:
         return str(path.relative_to(self.root))

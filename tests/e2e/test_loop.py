@@ -42,6 +42,29 @@ def test_a_run_ends_with_versions_verdicts_sealed_scores_and_a_story(undisturbed
         assert f"Version: {v['version']}" in git(run, "show", "-s", "--format=%B", v["harness_commit"])
 
 
+def test_steps_are_provisional_and_only_a_certified_chain_moves_main(
+    undisturbed: tuple[Path, dict[str, Any]],
+) -> None:
+    run, summary = undisturbed
+    steps = [v["version"] for v in summary["versions"] if v["verdict"] == "provisional"]
+    assert steps, "a line of -100 standard errors takes every step that the gate scorer does not speak against"
+    (tested,) = summary["certifications"]
+    assert tested["chain"] == steps
+    ledger = {e["key"]: e for e in RunRecord(run).entries("ledger")}
+    entry = ledger[f"{steps[-1]}.certification"]
+    chosen, fresh = ledger[f"{steps[-1]}.verdict"]["gate"], entry["gate"]
+    seeds = sorted(int(p.name.removeprefix("seed-")) for p in (run / "versions" / steps[-1]).glob("seed-*"))
+    assert seeds == list(range(chosen["n_seeds"] + fresh["n_seeds"]))
+    assert git(run, "rev-parse", "search").strip() == entry["harness_commit"]
+    assert git(run, "rev-list", "--reverse", f"{summary['versions'][0]['harness_commit']}^..search").split() == [
+        v["harness_commit"] for v in summary["versions"] if v["version"] in steps
+    ]
+    claims = git(run, "log", "--first-parent", "--format=%s", "main").splitlines()
+    assert len(claims) == 1 + (tested["verdict"] == "promoted")
+    assert summary["champion"]["version"] == (steps[-1] if tested["verdict"] == "promoted" else "v0000")
+    assert "What was certified" in Path(summary["report"]).read_text()
+
+
 def test_sealed_tasks_appear_in_the_report_only(undisturbed: tuple[Path, dict[str, Any]]) -> None:
     run, _ = undisturbed
     ids = {name: task_ids(run / "tasks" / f"{name}.jsonl") for name in ("validation", "gate", "sealed-0")}

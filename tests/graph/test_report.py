@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.backtest_score import record_of
@@ -30,6 +29,7 @@ from graph.curves import PASS_AT_K, K, average, pass_at_k_series, read_curves, r
 from graph.reliability import reliability
 from graph.report import context, environment, held, render_report, visible
 from graph.report_types import (
+    ChainRow,
     Command,
     CostRow,
     Curve,
@@ -130,6 +130,10 @@ def full(text: str) -> ReportData:
         track=record_of([
             PastPrediction(version=text, factor=f"{text}.x", prediction=intervention.prediction, replayed=-0.3, realised=-0.2)
         ]),
+        chains=(ChainRow(
+            steps=("v0000", text), verdict="undecided", selected=estimate(0.08), fresh=estimate(0.02), seeds=4, sigma=0.02,
+            mde=0.05, reasons=(text,),
+        ),),
         rates=(SolveRates(version="v0000", rates=(1.0, 0.0)), SolveRates(version=text, rates=(0.5, 0.9), gained=3, lost=2)),
         health=Health(run=text, version=text, scores={}, courses={}, readings=tuple(
             Reading(finding=finding.model_copy(update={"severity": severity}), warn=0.1, critical=0.2) for severity in ("warn", "ok")
@@ -358,44 +362,3 @@ def test_mean_lies_between_lowest_and_highest_seed(seeds: list[list[tuple[float,
     rounding = 1e-9 * 1e3  # sums of at most 60 values of size 1e3 in double precision
     for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True):
         assert low - rounding <= mean <= high + rounding
-
-
-# ------------------------------------------------------------------------------ svg
-
-
-@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.integers(2, 8))
-@example(0.0, 5e-324, 2)
-@example(1e6, 1e-10, 4)
-def test_ticks_enclose_the_data(low: float, span: float, count: int) -> None:
-    marks = svg.ticks(low, low + span, count)
-    slack = 1e-6 * (marks[1] - marks[0])
-    assert marks[0] <= low + slack and marks[-1] >= low + span - slack
-    assert 2 <= len(marks) <= count + 3
-
-
-def test_elements_escape_text_but_not_elements() -> None:
-    inner = svg.element("title", "a<b")
-    assert svg.element("g", inner, class_='"x"') == '<g class="&#34;x&#34;"><title>a&lt;b</title></g>'
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=1500))
-def test_a_heat_row_covers_every_column_once(rates: list[float]) -> None:
-    row = svg.heat_row(rates, "x")
-    columns = int(re.search(r'viewBox="0 0 (\d+) 1"', row).group(1))  # type: ignore[union-attr]
-    assert columns == math.ceil(len(rates) / math.ceil(len(rates) / svg.HEAT_COLUMNS)) <= svg.HEAT_COLUMNS
-    cells = [(int(x), int(width)) for x, width in re.findall(r"M(\d+) 0h(\d+)v1", row)]
-    covered = [x + i for x, width in cells for i in range(width)]
-    assert len(covered) == len({*covered}) and {*covered} <= {*range(columns)}
-    if len(rates) == columns:
-        assert {*range(columns)} - {*covered} == {
-            i for i, rate in enumerate(rates) if round(rate * svg.HEAT_LEVELS) == 0
-        }
-
-
-def test_lineage_survives_unknown_and_circular_parents() -> None:
-    nodes = [
-        svg.Node("a", "b", "promoted", ("a",)),
-        svg.Node("b", "a", "rejected", ("b",)),
-        svg.Node("c", "gone", "open", ()),
-    ]
-    assert svg.lineage(nodes, "a").count("<circle") == 4  # three dots and the champion's ring

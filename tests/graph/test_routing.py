@@ -6,13 +6,13 @@ from graph.state import schema_hash
 
 def test_the_loop_goes_on_until_something_stops_it() -> None:
     assert after_design({"stop": ""}) == "backtest"
-    assert after_design({"stop": "no idea"}) == "report"
+    assert after_design({"stop": "no idea"}) == "certify"
     assert after_backtest({"verdict": "refused"}) == "curate"
     assert after_backtest({"verdict": ""}) == "train"
     assert after_gate({"verdict": ""}) == "train"
     assert after_gate({"verdict": "undecided"}) == "curate"
     assert after_curate({"stop": ""}) == "diagnose"
-    assert after_curate({"stop": "time"}) == "report"
+    assert after_curate({"stop": "time"}) == "certify"
 
 
 def test_stop_reasons_name_the_budget() -> None:

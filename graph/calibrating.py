@@ -1,0 +1,124 @@
+"""The noise floor: what the baseline's seeds say of it, what earlier runs left of it, and which effect can be seen at all.
+
+A run reads the stored floors once and keeps what it read, so that its verdicts do not change while other runs finish.
+Runs of the same seed train the same baseline, so a run leaves out what its own seed has stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from graph.record import RunRecord, read_record, write_atomic
+from graph.seals import seal
+from graph.state import Deps
+from graph.versions import BASELINE, base_of, evaluations, seeds_of, suites_of
+from trainer.evaluation import score_array
+from trainer.gate import planned_share
+from trainer.gate_calibration import Fingerprint, noise_floor, pooled_floor, read_calibration, store_floor
+from trainer.gate_evidence import CALIBRATION_DF, version_spread
+from trainer.gate_types import Arm, GatePolicy, VersionSpread
+from trainer.statistics import detectable_effect, moments, upper_sigma_factor
+from trainer.types import InputError, Record
+
+FILE = "calibration.json"
+
+
+class Floor(Record):
+    """What a run uses of earlier ones: their pooled spread, or nothing, and from where."""
+
+    spread: VersionSpread | None = None
+    source: str = ""
+
+
+class Detectable(NamedTuple):
+    """The noise floor σ (one training seed's score), and the effect a test finds with the policy's power: from σ as it was
+    estimated, and from its 80 % upper bound."""
+
+    sigma: float
+    mde: float
+    upper: float
+
+
+def calibrate(deps: Deps) -> None:
+    """Enter the baseline's noise floor into the store, take what other runs left there, and say what can be seen."""
+    path = deps.record.root / FILE
+    if not path.exists():
+        floor = _exchange(deps) if deps.config.gate.use_calibration else Floor()
+        write_atomic(path, floor.model_dump_json(indent=1) + "\n")
+        seal(deps.record.root, [path])
+    stored = calibration_of(deps.record)
+    own = baseline_spread(deps.record)
+    if own.df < 1:
+        return
+    seen = detectable(own, stored, deps.config.gate)
+    more = f" and {min(stored.df, CALIBRATION_DF):g} df of earlier runs" if stored else ""
+    deps.say(
+        "baseline",
+        f"noise floor σ {100 * seen.sigma:.1f} pp from {own.df + 1} seeds{more}; a test finds {100 * seen.mde:.1f} pp with "
+        f"{deps.config.gate.power:.0%} power ({100 * seen.upper:.1f} pp if σ is at its upper bound)",
+    )
+
+
+def calibration_of(record: RunRecord) -> VersionSpread | None:
+    """What this run took from earlier ones; runs of before there was such a store took nothing."""
+    path = record.root / FILE
+    return read_record(path, Floor).spread if path.exists() else None
+
+
+def baseline_spread(record: RunRecord) -> VersionSpread:
+    validation = evaluations(record, BASELINE, seeds_of(record, BASELINE), "validation")
+    return version_spread(Arm(version=BASELINE, validation=validation, gate=()), moments(score_array(validation)))
+
+
+def detectable(baseline: VersionSpread, stored: VersionSpread | None, policy: GatePolicy) -> Detectable:
+    """Before the first candidate. How differently tasks may react to it is not known yet, so this is the least."""
+    df = min(stored.df, CALIBRATION_DF) if stored else 0
+    variance = baseline.df * baseline.variance + (df * stored.variance if stored else 0.0)
+    sigma = math.sqrt(max(variance / (baseline.df + df), baseline.r / baseline.n_tasks))
+    if policy.strategy == "certify":
+        looks: tuple[tuple[int, float, float], ...]
+        looks, n_b = ((policy.certify_seeds, policy.certify_share * policy.alpha, 1.0),), policy.certify_seeds
+    else:
+        share = planned_share(0, policy)
+        looks, n_b = tuple((k.seeds, share * k.share, k.futility) for k in policy.plan), baseline.df + 1
+    mde = sigma * detectable_effect(looks, max(n_b, 2), df, policy.power)
+    return Detectable(sigma, mde, mde * upper_sigma_factor(baseline.df + df))
+
+
+def _exchange(deps: Deps) -> Floor:
+    import platformdirs
+
+    fingerprint, own = _fingerprint(deps), f"seed {deps.config.run.seed}"
+    folder = platformdirs.user_cache_path("evotrainer") / "calibration"
+    try:
+        known = read_calibration(folder, fingerprint)
+        if floor := noise_floor([baseline_spread(deps.record)]):
+            folder.mkdir(parents=True, exist_ok=True)
+            store_floor(folder, fingerprint, own, floor)
+    except (InputError, OSError) as error:
+        deps.say("baseline", f"earlier noise floors are left out: {error}")
+        return Floor()
+    spread = pooled_floor(known, own)
+    return Floor(spread=spread, source=f"{len(known.runs) - (own in known.runs)} runs in {folder}" if spread else "")
+
+
+def _fingerprint(deps: Deps) -> Fingerprint:
+    config, base = deps.config, base_of(deps.record)
+    start = f"warm start of {config.warm_start.steps} steps" if base.warm_start else _content(base.path)
+    return Fingerprint(
+        domain=config.run.domain,
+        protocol_hash=suites_of(deps.record).protocol_hash,
+        token_budget=config.trainer.token_budget,
+        base_policy=start,
+    )
+
+
+def _content(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,95 @@
+"""What fits into the time that is left: candidates of the search, the certification of its tip, the report.
+
+Seconds come from the run's own jobs, so the plan grows better as the run goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from graph.lineage import stand
+from graph.state import Deps
+from graph.versions import BASELINE, evaluations, results_of, seeds_of, unselected
+
+
+class Pace(NamedTuple):
+    """Measured means: seconds of one training, of one evaluation on validation and gate tasks, of one on sealed tasks; jobs
+    at once; and wall seconds per second of jobs, which is what the loop itself adds."""
+
+    train_s: float
+    evaluate_s: float
+    sealed_s: float
+    lanes: int
+    overhead: float
+
+    def batch_s(self, jobs: int, seconds: float) -> float:
+        return self.overhead * math.ceil(jobs / self.lanes) * seconds
+
+
+class Plan(NamedTuple):
+    """Wall seconds of one more candidate, of certification and report, what is left, and how many candidates fit."""
+
+    candidate_s: float
+    certify_s: float
+    report_s: float
+    left_s: float
+    candidates: int
+
+    @property
+    def next_s(self) -> float:
+        """One more candidate and all that must follow."""
+        return self.candidate_s + self.certify_s + self.report_s
+
+
+def pace(deps: Deps) -> Pace:
+    """From every training and the baseline's evaluations."""
+    record, config = deps.record, deps.config
+    versions = [BASELINE, *(e["version"] for e in record.verdicts() if e["gate"])]
+    walls = [r.cost.wall_s for v in versions for r in results_of(deps, v).results]
+    seeds = seeds_of(record, BASELINE)
+    evaluated = [e.wall_s for suite in ("validation", "gate") for e in evaluations(record, BASELINE, seeds, suite)]
+    evaluate_s = sum(evaluated) / seeds
+    times = deps.jobs.clock.times()
+    busy = times.train_s + times.evaluate_s
+    return Pace(
+        train_s=sum(walls) / len(walls),
+        evaluate_s=evaluate_s,
+        sealed_s=evaluate_s / 2 * config.evaluation.sealed / config.evaluation.validation,
+        lanes=deps.jobs.parallel,
+        overhead=max(1.0, times.wall_s / busy) if busy else 1.0,
+    )
+
+
+def plan(deps: Deps) -> Plan:
+    """The plan from here on."""
+    config, record, at = deps.config, deps.record, pace(deps)
+    policy, one = config.gate, at.train_s + at.evaluate_s
+    certifying = policy.strategy == "certify"
+    seeds = policy.search_seeds if certifying else policy.screen_seeds
+    champion = stand(record.entries("ledger")).champion
+    missing = max(0, policy.certify_seeds - seeds_of(record, champion))
+    certify_s = at.batch_s(policy.certify_seeds + missing, one) if certifying else 0.0
+    measured = (
+        1 + seeds_of(record, BASELINE) + (policy.certify_seeds if certifying else len(unselected(record, champion)))
+    )
+    report_s = at.batch_s(measured, at.sealed_s)
+    candidate_s = at.batch_s(seeds, one)
+    left = config.run.minutes * 60 - deps.elapsed()
+    return Plan(candidate_s, certify_s, report_s, left, max(0, int((left - certify_s - report_s) / candidate_s)))
+
+
+def line(deps: Deps, now: Plan) -> str:
+    """The plan in one line."""
+    policy = deps.config.gate
+    if policy.strategy == "certify":
+        seeds, after = (
+            policy.search_seeds,
+            f", then {policy.certify_seeds} fresh seeds of the tip ({now.certify_s:.0f} s)",
+        )
+    else:
+        seeds, after = policy.screen_seeds, f" to screen, {policy.promote_seeds} to promote"
+    return (
+        f"{now.left_s:.0f} s left: room for {now.candidates} candidates × {seeds} seeds ({now.candidate_s:.0f} s each){after} "
+        f"and the report ({now.report_s:.0f} s)"
+    )
