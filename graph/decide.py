@@ -95,10 +95,10 @@ def rationale(output: Record | None) -> str:
     return "no untried idea is left for this situation"
 
 
-def cases_of(deps: Deps) -> tuple[Case, ...]:
-    return tuple(
-        Case.model_validate({k: v for k, v in entry.items() if k != "key"}) for entry in deps.record.entries("cases")
-    )
+def cases_of(deps: Deps, candidate: str) -> tuple[Case, ...]:
+    """What was known before this candidate: one that is done again after a repair must not learn from itself."""
+    known = (e for e in deps.record.entries("cases") if str(e["version"]) < candidate)
+    return tuple(Case.model_validate({k: v for k, v in entry.items() if k != "key"}) for entry in known)
 
 
 def skill_refs(deps: Deps) -> tuple[SkillRef, ...]:
@@ -132,7 +132,7 @@ def diagnose(deps: Deps, candidate: str, tip: str) -> Diagnosis:
         recipe=harness.recipe,
         procedure=harness.procedure,
         parent_report=deps.record.load(parent, "health", HealthReport) if parent else None,
-        cases=cases_of(deps),
+        cases=cases_of(deps, candidate),
     )
     inputs = {"health": f"versions/{tip}/health.json", "harness": version.harness_commit}
     return _given(
@@ -152,7 +152,7 @@ def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
         diagnosis=diagnosis,
         recipe=harness.recipe,
         terms=tuple(harness.terms),
-        cases=cases_of(deps),
+        cases=cases_of(deps, candidate),
         skills=skill_refs(deps),
     )
     inputs = {"diagnosis": f"{candidate}.diagnostician", "harness": version.harness_commit}
@@ -186,7 +186,7 @@ def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
         paths=diff.paths if diff else (),
         config_error=proposal.error,
         replay=replay_candidate(deps, tip, parent, proposal) if proposal.commit else None,
-        cases=cases_of(deps),
+        cases=cases_of(deps, candidate),
         record=track_record(deps.record),
     )
 

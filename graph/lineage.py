@@ -19,9 +19,14 @@ class Stand(NamedTuple):
 
 
 def stand(entries: Iterable[Mapping[str, Any]]) -> Stand:
-    """After all entries of a ledger, in whatever order a repair left its lines."""
+    """After all entries of a ledger, in whatever order a repair left its lines. A certification of a version whose verdict is
+    lost waits until the machine has settled that version again."""
+    known = sorted(entries, key=lambda e: (str(e.get("version")), e["kind"] == "certification"))
+    settled = {e["version"] for e in known if e["kind"] == "verdict"}
     champion = tip = BASELINE
-    for entry in sorted(entries, key=lambda e: (str(e.get("version")), e["kind"] == "certification")):
+    for entry in known:
+        if entry["kind"] == "certification" and entry["version"] not in settled:
+            continue
         match entry["kind"], entry.get("verdict"):
             case "certification" | "verdict", "promoted":
                 champion = tip = entry["version"]

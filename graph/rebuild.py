@@ -71,7 +71,9 @@ def _reports(root: Path, settled: Sequence[str]) -> int:
 def remake(deps: Deps) -> None:
     """Do again what settled versions lack: trainings, evaluations, health reports. What is there is answered from disk."""
     record = deps.record
-    entries: list[dict[str, Any]] = [e for e in record.entries("ledger") if e["kind"] == "baseline" or e["gate"]]
+    entries: list[dict[str, Any]] = [
+        e for e in record.entries("ledger") if e["kind"] == "baseline" or (e["kind"] == "verdict" and e["gate"])
+    ]
     if not entries:
         return
     setup.make_base_policy(deps)

@@ -95,13 +95,27 @@ def _tested(run: Run, name: str) -> Iterator[Entry]:
     record = run.record
     if record.saved(name, "certificate"):
         report = record.load(name, "certificate", GateReport)
-        links = chain(run.ledger, name)
+        links = chain(_told(run), name)
         commit = record.load(name, "version", Version).harness_commit
         merge = merge_of(_git(run), commit) if report.verdict == "promoted" else ""
         yield Entry("ledger", key_of(name), entry_of(record, links, report, "", merge))
     if record.saved(name, "lesson"):
         case = record.load(name, "lesson", CurateOutput).case.model_copy(update={"version": name})
         yield Entry("cases", f"{name}{LESSON}", case.model_dump(mode="json"))
+
+
+def _told(run: Run) -> Iterator[Mapping[str, Any]]:
+    """Who came from whom and what main held, as the folders of the versions have it: the ledger may lack it."""
+    record = run.record
+    for folder in sorted((run.root / "versions").glob("v*/")):
+        name = folder.name
+        if record.saved(name, "version"):
+            version = record.load(name, "version", Version)
+            verdict = record.load(name, "gate", GateReport).verdict if record.saved(name, "gate") else ""
+            yield {"kind": "verdict", "version": name, "parent": version.parent, "verdict": verdict}
+        if record.saved(name, "certificate"):
+            verdict = record.load(name, "certificate", GateReport).verdict
+            yield {"kind": "certification", "version": name, "verdict": verdict}
 
 
 def _git(run: Run) -> Git:

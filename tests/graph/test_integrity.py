@@ -87,7 +87,7 @@ class Damage(NamedTuple):
 TRAIN = "versions/v0000/seed-0/train"
 DAMAGES = {
     "torn ledger": Damage(lambda r: append(r / "record/ledger.jsonl", '{"key": "v0'), "record/ledger.jsonl", "torn"),
-    "garbage": Damage(lambda r: append(r / "record/cases.jsonl", "garbage\n"), "record/cases.jsonl", "line 2"),
+    "garbage": Damage(lambda r: append(r / "record/cases.jsonl", "garbage\n"), "record/cases.jsonl", " is damaged"),
     "twice": Damage(lambda r: first_line_again(r / "record/search.jsonl"), "record/search.jsonl", "repeats the key"),
     "lost baseline": Damage(
         lambda r: without_line(r / "record/ledger.jsonl", "v0000.baseline"),
@@ -173,7 +173,7 @@ def test_a_whole_run_is_sound_and_the_check_changes_nothing(whole: Path, capsys:
     assert runs.main(["check", str(whole), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["sound"] and report["problems"] == [] and report["notes"] == []
-    assert report["checked"]["trainings"] == 5  # three seeds of the baseline, two of the candidate
+    assert report["checked"]["trainings"] == 8  # three seeds of the baseline, two of the candidate and three fresh ones
     assert {p: p.stat().st_mtime_ns for p in whole.rglob("*")} == before
 
 
@@ -225,7 +225,7 @@ def test_a_run_damaged_everywhere_is_repaired_and_resumed_to_the_same_record(
     assert mended.returncode == 0, mended.stdout
     done = runner.run("--resume", str(run), "--json")
     assert done.returncode == 0, done.stderr
-    assert check_run(run).sound
+    assert check_run(run).problems == ()
     for store in STORES:
         got, wanted = ({e["key"]: without(e) for e in RunRecord(r).entries(store)} for r in (run, whole))
         assert got == wanted, store

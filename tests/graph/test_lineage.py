@@ -54,6 +54,11 @@ def test_where_the_search_stands(more: list[dict[str, Any]], expected: Stand) ->
     assert stand(entries) == expected
 
 
+def test_a_certification_waits_for_a_verdict_that_was_lost() -> None:
+    entries = [*CHAIN[:3], certification("v0003", "v0000", "promoted")]
+    assert stand(entries) == Stand("v0000", "v0001")
+
+
 def test_without_a_candidate_the_baseline_is_both() -> None:
     assert stand([]) == stand([START]) == Stand("v0000", "v0000")
 
