@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agents.backtest_score import wilson
 from benchmarks import gate_chains as chains
 from benchmarks import gate_null as null
 from benchmarks import gate_plain as plain
@@ -36,12 +37,7 @@ class Rate(Record):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n) with z = 1.96 (Wilson 1927)."""
-        z, n, p = 1.959964, self.runs, self.count / self.runs
-        middle, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        scale = 1 + z * z / n
-        low, high = float(middle - half) / scale, float(middle + half) / scale
-        return low if self.count else 0.0, high if self.count < n else 1.0
+        return wilson(self.count, self.runs)
 
     def __str__(self) -> str:
         low, high = self.interval

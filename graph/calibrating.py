@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graph.record import RunRecord, read_record, write_atomic
-from graph.seals import seal
+from graph.seals import digest, seal
 from graph.state import Deps
 from graph.versions import BASELINE, base_of, evaluations, seeds_of, suites_of
 from trainer.evaluation import score_array
@@ -20,7 +20,7 @@ from trainer.gate import planned_share
 from trainer.gate_calibration import Fingerprint, noise_floor, pooled_floor, read_calibration, store_floor
 from trainer.gate_evidence import CALIBRATION_DF, version_spread
 from trainer.gate_types import Arm, GatePolicy, VersionSpread
-from trainer.statistics import detectable_effect, moments, upper_sigma_factor
+from trainer.statistics import Spread, detectable_effect, moments, pooled, upper_sigma_factor
 from trainer.types import InputError, Record
 
 FILE = "calibration.json"
@@ -75,17 +75,17 @@ def baseline_spread(record: RunRecord) -> VersionSpread:
 
 def detectable(baseline: VersionSpread, stored: VersionSpread | None, policy: GatePolicy) -> Detectable:
     """Before the first candidate. How differently tasks may react to it is not known yet, so this is the least."""
-    df = min(stored.df, CALIBRATION_DF) if stored else 0
-    variance = baseline.df * baseline.variance + (df * stored.variance if stored else 0.0)
-    sigma = math.sqrt(max(variance / (baseline.df + df), baseline.r / baseline.n_tasks))
+    past = [Spread(stored.variance, min(stored.df, CALIBRATION_DF), stored.r)] if stored else []
+    pool = pooled([Spread(baseline.variance, baseline.df, baseline.r)], past, baseline.n_tasks)
+    sigma = math.sqrt(pool.variance)
     if policy.strategy == "certify":
         looks: tuple[tuple[int, float, float], ...]
         looks, n_b = ((policy.certify_seeds, policy.certify_share * policy.alpha, 1.0),), policy.certify_seeds
     else:
         share = planned_share(0, policy)
         looks, n_b = tuple((k.seeds, share * k.share, k.futility) for k in policy.plan), baseline.df + 1
-    mde = sigma * detectable_effect(looks, max(n_b, 2), df, policy.power)
-    return Detectable(sigma, mde, mde * upper_sigma_factor(baseline.df + df))
+    mde = sigma * detectable_effect(looks, max(n_b, 2), sum(s.df for s in past), policy.power)
+    return Detectable(sigma, mde, mde * upper_sigma_factor(pool.df))
 
 
 def _exchange(deps: Deps) -> Floor:
@@ -117,8 +117,6 @@ def _fingerprint(deps: Deps) -> Fingerprint:
 
 
 def _content(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    listed = "".join(f"{path.relative_to(folder)}\0{digest(path)}\n" for path in files)
+    return hashlib.sha256(listed.encode()).hexdigest()

@@ -94,16 +94,17 @@ def check(resolved: Resolved) -> None:
 def plan(resolved: Resolved, root: Path) -> str:
     """What ``--dry-run`` says would happen."""
     c = resolved.config
-    if c.gate.strategy == "certify":
-        seeds = f"{c.gate.search_seeds} seeds each, {c.gate.certify_seeds} fresh ones to certify the last"
-    else:
-        seeds = f"{c.gate.screen_seeds} seeds to screen, {c.gate.promote_seeds} to promote"
+    after = (
+        f"{c.gate.certify_seeds} fresh ones certify the last"
+        if c.gate.strategy == "certify"
+        else "more where they pass"
+    )
     start = c.run.policy or f"the default policy, warm-started with {c.warm_start.steps} steps"
     return (
         f"# would make {root}: domain {c.run.domain}, backend {c.run.backend}, specialists {c.run.specialists}\n"
         f"# policy: {start}\n"
         f"# baseline: {c.trainer.seeds} seeds × {c.trainer.token_budget} tokens; then up to {c.run.versions} candidate "
-        f"versions ({seeds}) within {c.run.minutes:g} min\n"
+        f"versions ({c.gate.first_seeds} seeds each, {after}) within {c.run.minutes:g} min\n"
         f"# suites: {c.evaluation.validation} validation, as many gate and {c.evaluation.sealed} sealed tasks × {c.evaluation.k}"
     )
 

@@ -23,12 +23,6 @@ def wanted(deps: Deps, state: LoopState) -> Sequence[tuple[str, int]]:
     return [(tip, parent_seeds), (state["candidate"], state["seeds"])]
 
 
-def first_seeds(deps: Deps) -> int:
-    """Training seeds of a candidate before its first verdict."""
-    policy = deps.config.gate
-    return policy.search_seeds if policy.strategy == "certify" else policy.screen_seeds
-
-
 def judge_candidate(deps: Deps, state: LoopState) -> GateReport | str:
     """The gate's report on the seeds so far, or why the candidate could not be trained or evaluated.
 

@@ -85,7 +85,7 @@ def backtest(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     if report.verdict == "refuse":
         gating.refuse(deps, state["candidate"], report.reasons)
         return {"verdict": "refused"}
-    return {"seeds": gating.first_seeds(deps), "parent_seeds": 0}
+    return {"seeds": deps.config.gate.first_seeds, "parent_seeds": 0}
 
 
 def train(state: LoopState, runtime: Runtime[Deps]) -> LoopState:

@@ -66,7 +66,6 @@ def plan(deps: Deps) -> Plan:
     config, record, at = deps.config, deps.record, pace(deps)
     policy, one = config.gate, at.train_s + at.evaluate_s
     certifying = policy.strategy == "certify"
-    seeds = policy.search_seeds if certifying else policy.screen_seeds
     champion = stand(record.entries("ledger")).champion
     missing = max(0, policy.certify_seeds - seeds_of(record, champion))
     certify_s = at.batch_s(policy.certify_seeds + missing, one) if certifying else 0.0
@@ -74,22 +73,17 @@ def plan(deps: Deps) -> Plan:
         1 + seeds_of(record, BASELINE) + (policy.certify_seeds if certifying else len(unselected(record, champion)))
     )
     report_s = at.batch_s(measured, at.sealed_s)
-    candidate_s = at.batch_s(seeds, one)
+    candidate_s = at.batch_s(policy.first_seeds, one)
     left = config.run.minutes * 60 - deps.elapsed()
     return Plan(candidate_s, certify_s, report_s, left, max(0, int((left - certify_s - report_s) / candidate_s)))
 
 
 def line(deps: Deps, now: Plan) -> str:
     """The plan in one line."""
-    policy = deps.config.gate
+    policy, after = deps.config.gate, ""
     if policy.strategy == "certify":
-        seeds, after = (
-            policy.search_seeds,
-            f", then {policy.certify_seeds} fresh seeds of the tip ({now.certify_s:.0f} s)",
-        )
-    else:
-        seeds, after = policy.screen_seeds, f" to screen, {policy.promote_seeds} to promote"
+        after = f", then {policy.certify_seeds} fresh seeds of the tip ({now.certify_s:.0f} s)"
     return (
-        f"{now.left_s:.0f} s left: room for {now.candidates} candidates × {seeds} seeds ({now.candidate_s:.0f} s each){after} "
+        f"{now.left_s:.0f} s left: room for {now.candidates} candidates × {policy.first_seeds} seeds ({now.candidate_s:.0f} s each){after} "
         f"and the report ({now.report_s:.0f} s)"
     )

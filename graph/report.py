@@ -102,7 +102,7 @@ def context(data: ReportData) -> dict[str, Any]:
         "css": css,
         "headline": headline(data),
         "trained": sum(row.delta is not None for row in data.versions),
-        "promoted": sum(row.verdict == "promoted" for row in data.versions),
+        "promoted": len(claimed(data)),
         "comparison": comparison(data),
         "lineage": lineage(data, css),
         "chains": chains(data),
@@ -204,6 +204,12 @@ def predictions(data: ReportData) -> dict[str, Any] | None:
     }
 
 
+def claimed(data: ReportData) -> set[str]:
+    """Candidates that came into main: promoted by themselves, or as steps of a certified chain."""
+    alone = {row.version for row in data.versions if row.verdict == "promoted"}
+    return alone.union(*(chain.steps[1:] for chain in data.chains if chain.verdict == "promoted"))
+
+
 def chains(data: ReportData) -> dict[str, Any] | None:
     """Every tested chain with its gain on the choosing and on the fresh seeds, on one axis; None without any."""
     rows = [(c, [(e, css) for e, css in ((c.fresh, "sealed"), (c.selected, "validation")) if e]) for c in data.chains]
@@ -223,7 +229,7 @@ def lineage(data: ReportData, css: Mapping[str, str]) -> Markup | None:
         return tuple(line for line in (row.version, clip(name, 17), pp(row.delta.mean) if row.delta else "") if line)
 
     nodes = [svg.Node(r.version, r.parent, r.verdict, caption(r)) for r in data.versions]
-    return svg.lineage(nodes, data.champion) if nodes else None
+    return svg.lineage(nodes, data.champion, data.tip or data.champion) if nodes else None
 
 
 def split_alarms(readings: Sequence[Reading]) -> tuple[list[Reading], list[Reading]]:

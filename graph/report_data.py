@@ -12,6 +12,7 @@ from graph import versions
 from graph.curves import read_curves
 from graph.decide import skill_refs
 from graph.health import health_of, solve_rates
+from graph.lineage import stand
 from graph.report_types import (
     ChainRow,
     Command,
@@ -54,6 +55,7 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
         policy=summary.warm_start.checkpoint,
         protocol_hash=versions.suites_of(record).protocol_hash,
         champion=summary.champion.version,
+        tip=stand(record.entries("ledger")).tip,
         baseline=BASELINE,
         policies=tuple(
             _row(role, p)

@@ -219,6 +219,8 @@ class ReportData(Record):
     policy: str = ""
     protocol_hash: str = ""
     champion: str = ""
+    tip: str = ""
+    """Where the search stands: the champion, or the end of a chain that is not certified."""
     baseline: str = ""
     policies: tuple[PolicyRow, ...] = ()
     learned: Estimate | None = None

@@ -234,14 +234,15 @@ class Node(NamedTuple):
 COLUMN, MAIN_Y, SIDE_Y = 112, 74, 142
 
 
-def lineage(nodes: Sequence[Node], champion: str) -> Markup:
-    """Versions from left to right; the champion and its ancestors form the upper line, the others branch off it.
+def lineage(nodes: Sequence[Node], champion: str, tip: str) -> Markup:
+    """Versions from left to right; the tip and its ancestors, the champion among them, form the upper line, the others branch
+    off it.
 
-    A candidate leaves the line just before its own column: there its parent was still the champion.
+    A candidate leaves the line just before its own column: there its parent was still the tip.
     """
     parents = {node.name: node.parent for node in nodes}
     trunk: list[str] = []
-    ancestor: str | None = champion
+    ancestor: str | None = tip
     while ancestor in parents and ancestor not in trunk:
         trunk.append(ancestor)
         ancestor = parents[ancestor]

@@ -62,6 +62,11 @@ class GatePolicy(Record):
     gate_level: Level = 0.05
 
     @property
+    def first_seeds(self) -> int:
+        """Training seeds of a candidate before its first reading."""
+        return self.search_seeds if self.strategy == "certify" else self.plan[0].seeds
+
+    @property
     def plan(self) -> tuple[Look, ...]:
         """The looks in force."""
         return self.looks or (

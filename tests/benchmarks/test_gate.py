@@ -73,13 +73,6 @@ def test_the_usual_practices_fail_in_null_runs_and_the_gate_does_not() -> None:
         assert share(form, 8) <= tolerance(0.05, runs)
 
 
-def test_wilson_intervals() -> None:
-    low, high = gate.Rate(count=5, runs=50).interval
-    assert (round(low, 4), round(high, 4)) == (0.0435, 0.2136)
-    assert gate.Rate(count=0, runs=50).interval[0] == 0.0
-    assert gate.Rate(count=50, runs=50).interval[1] == 1.0
-
-
 def test_certifying_needs_room_for_fresh_seeds_and_finds_more_at_equal_trainings() -> None:
     draw, runs = gate_chains.EFFECTS["a third each −2, 0, +2"], 400
     assert not gate_chains.certified(GatePolicy(), 11, draw, runs, 0).certified.any()

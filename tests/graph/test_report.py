@@ -27,7 +27,7 @@ from agents.types import (
 from graph import svg
 from graph.curves import PASS_AT_K, K, average, pass_at_k_series, read_curves, read_metrics
 from graph.reliability import reliability
-from graph.report import context, environment, held, render_report, visible
+from graph.report import claimed, context, environment, held, render_report, visible
 from graph.report_types import (
     ChainRow,
     Command,
@@ -192,6 +192,14 @@ def test_a_verdict_shows_its_reason_its_figures_and_all_reasons(tmp_path: Path) 
     for shown in (f"{100 * gate.mde:.1f} pp", f"{100 * gate.sigma:.1f} pp", "5 to 5 of the parent", *gate.reasons):
         assert shown in text
     assert "details" in table.tags
+
+
+def test_steps_of_a_certified_chain_count_as_come_into_main() -> None:
+    data = full("x")
+    (chain,) = data.chains
+    assert claimed(data) == {"v0001"}
+    certified = chain.model_copy(update={"steps": ("v0000", "v0002", "v0003"), "verdict": "promoted"})
+    assert claimed(data.model_copy(update={"chains": (chain, certified)})) == {"v0001", "v0002", "v0003"}
 
 
 def test_links_lead_to_stories(tmp_path: Path) -> None:

@@ -46,4 +46,20 @@ def test_lineage_survives_unknown_and_circular_parents() -> None:
         svg.Node("b", "a", "rejected", ("b",)),
         svg.Node("c", "gone", "open", ()),
     ]
-    assert svg.lineage(nodes, "a").count("<circle") == 4  # three dots and the champion's ring
+    assert svg.lineage(nodes, "a", "a").count("<circle") == 4  # three dots and the champion's ring
+
+
+def test_an_uncertified_chain_is_the_upper_line_and_the_ring_stays_at_the_champion() -> None:
+    nodes = [
+        svg.Node("a", None, "baseline", ()),
+        svg.Node("b", "a", "provisional", ()),
+        svg.Node("c", "b", "rejected", ()),
+        svg.Node("d", "b", "provisional", ()),
+    ]
+    drawn = svg.lineage(nodes, "a", "d")
+    assert drawn.count("edge trunk") == 2
+    ring = re.search(r'cx="([\d.]+)"[^>]*class="ring"', drawn)
+    dots = re.findall(r'<circle[^>]*cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    assert ring and ring.group(1) == min(dots, key=lambda dot: float(dot[0]))[0]
+    upper = min({y for _, y in dots}, key=float)
+    assert len({x for x, y in dots if y == upper}) == 3
