@@ -44,6 +44,8 @@ class Storm:
 
     rng: random.Random
     folder: Path
+    wanted: int
+    started: float = field(default_factory=time.monotonic)
     horizon_s: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
@@ -59,15 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--json", action="store_true", help="figures on stdout as JSON")
     args = p.parse_args(argv)
-    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="storm-") as folder:
-        storm = Storm(random.Random(args.seed), Path(folder))
+        storm = Storm(random.Random(args.seed), Path(folder), args.kills)
         rounds = 0
         with bystanders() as others:
             calm = undisturbed(storm)
-            while storm.kills.total() < args.kills:
+            while storm.kills.total() < storm.wanted:
                 rounds += 1
-                weather(storm, calm, rounds, args.kills)
+                weather(storm, calm, rounds)
             if dead := [other.args for other in others if other.poll() is not None]:
                 raise Broken(f"a bystander was killed: {dead}")
         figures = {
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "while": dict(storm.reached),
             "rounds": rounds,
             "seed": args.seed,
-            "wall_s": round(time.monotonic() - started, 1),
+            "wall_s": round(time.monotonic() - storm.started, 1),
         }
     print(json.dumps(figures) if args.json else f"storm: nothing was lost; {figures}")
     return 0
@@ -108,7 +109,7 @@ def undisturbed(storm: Storm) -> Path:
     return storm.folder / "calm"
 
 
-def weather(storm: Storm, calm: Path, number: int, kills: int) -> None:
+def weather(storm: Storm, calm: Path, number: int) -> None:
     """One run, killed until it ends."""
     run = storm.folder / f"stormy-{number}"
     runner = storm.runner
@@ -118,7 +119,7 @@ def weather(storm: Storm, calm: Path, number: int, kills: int) -> None:
     while True:
         resume = ["--resume", str(run)] if (run / "manifest.json").exists() else begin
         with runner.start(*resume) as process:
-            if storm.kills.total() < kills:
+            if storm.kills.total() < storm.wanted:
                 strike(storm, run, process)
             _, err = process.communicate()
         # A child that was just being started when its parent was killed says so in Python's words; a parent never does.
@@ -157,7 +158,9 @@ def strike(storm: Storm, run: Path, process: subprocess.Popen[str]) -> None:
     who = "worker" if worker else "parent"
     storm.kills[who] += 1
     storm.reached[where] += 1
-    print(f"kill {storm.kills.total()}: {who} ({where})", file=sys.stderr)
+    done = storm.kills.total()
+    left_min = (time.monotonic() - storm.started) / done * (storm.wanted - done) / 60
+    print(f"kill {done} of {storm.wanted}: {who} ({where}), about {left_min:.0f} min left", file=sys.stderr, flush=True)
     if worker is None:
         _, left = psutil.wait_procs(family, timeout=GONE_S)
         if left:
