@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +90,28 @@ def markdown(cells: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def read_budget(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], list[str]]:
+    """Add the options of a cell's budget; returns what reads them as options of ``graph.run``."""
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--versions", type=int, help="candidate versions at most (default: what the time allows)")
+    return lambda args: [
+        *("--minutes", str(args.minutes)),
+        *(("--versions", str(args.versions)) if args.versions else ()),
+    ]
+
+
 def main(name: str, starts: Starts, purpose: str) -> int:
     """The command line of ``python -m benchmarks.<name>``."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=purpose)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--versions", type=int, help="candidate versions at most (default: what the time allows)")
+    budget = read_budget(parser)
     parser.add_argument("--starts", default=",".join(starts), help="comma list of: " + ", ".join(starts))
     parser.add_argument("--out", type=Path, default=Path(f"runs/benchmark-{name}"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    budget = ["--minutes", str(args.minutes)] + (["--versions", str(args.versions)] if args.versions else [])
     for start in args.starts.split(","):
         if start not in starts:
             parser.error(f"--starts: unknown start {start!r}; known: {', '.join(starts)}")
-        cells = [cell(args.out, start, starts[start], seed, budget) for seed in range(args.seeds)]
+        cells = [cell(args.out, start, starts[start], seed, budget(args)) for seed in range(args.seeds)]
         print(f"\n## {start} start, {args.minutes:g} min\n\n{markdown(cells)}")
     return 0
