@@ -10,6 +10,7 @@ BENCHMARKS = {
     "sandbox": "short programs: warm workers against a process or a sandbox each, and what grows over many",
     "trainer": "a GRPO step against TRL, transformers' generate, and the bare passes",
     "gate": "how often the promotion gate errs and what it finds, next to the usual practices",
+    "strategies": "certify against each at equal budget, from the human reference and from a damaged start",
     "null": "whole runs in which every candidate is a no-op: false promotions, and the spread between seeds",
     "health": "the health report from ten thousand to a million rollouts: seconds and memory",
     "python_terms": "what isolation costs a Python reward term in a training step",

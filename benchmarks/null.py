@@ -93,12 +93,13 @@ def markdown(runs: Sequence[Tested]) -> str:
     """One row per run, then what they say together."""
     head = ["seed", "candidates trained", "gate looks", "identical outputs", "provisional", "certifications", "promoted",
             "trainings", "mean score", "σ of a seed", "wall s"]  # fmt: skip
-    rows: list[list[object]] = [
+    rows: list[Sequence[object]] = [
         [r.seed, r.trained, r.looks, r.identical, r.provisional, r.certifications, r.promoted, r.spread.df + 1,
          f"{100 * r.spread.mean:.1f} %", f"{100 * math.sqrt(r.spread.variance):.2f} pp", f"{r.wall_s:.0f}"]
         for r in runs
     ]  # fmt: skip
-    lines = ["| " + " | ".join(str(value) for value in row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    rows = [head, ["---"] * len(head), *rows]
+    lines = ["| " + " | ".join(str(value) for value in row) + " |" for row in rows]
     wrong = sum(r.promoted > 0 for r in runs)
     low, high = wilson(wrong, len(runs))
     sigma, down, up, df, training = pooled([r.spread for r in runs])
