@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agents.edits import make_change, rollback, value_words
+from agents.given import bypassed
 from agents.types import (
     BacktestInput,
     BacktestReport,
-    Check,
     CurateInput,
     CurateOutput,
     DesignInput,
@@ -62,9 +62,7 @@ class NullCandidates:
         )
 
     def backtest(self, inp: BacktestInput) -> BacktestReport:
-        why = "a null candidate: the backtest is bypassed"
-        checks = (Check(name="single_factor", passed=True, detail=why),)
-        return BacktestReport(verdict="pass", checks=checks, replay=inp.replay)
+        return bypassed(inp, "a null candidate")
 
     def curate(self, inp: CurateInput) -> CurateOutput:
         return self.others.curate(inp)

@@ -78,9 +78,12 @@ class WarmStartSection(Record):
 
 class DesignerSection(Record):
     """Where candidates come from: the specialists (``run.specialists``), or ``null``: edits that cannot matter, trained on seeds
-    of their own, which measure how often a run claims something where there is nothing."""
+    of their own, which measure how often a run claims something where there is nothing. ``given`` lists a person's own edits,
+    ``factor=value``, which are tried in their place and order; ``backtest`` false sends them to training unscreened."""
 
     candidates: Literal["specialists", "null"] = "specialists"
+    given: tuple[str, ...] = ()
+    backtest: bool = True
 
 
 class RunConfig(Record):

@@ -19,6 +19,7 @@ from graph.leftovers import sweep
 from graph.progress import Progress, console
 from graph.record import RunRecord
 from graph.scratch import use_scratch
+from graph.specialists import specialists_of
 from graph.versions import NULL_VERSIONS
 from sandboxes.types import SandboxFailure
 from trainer.storage import storage_error
@@ -67,6 +68,7 @@ def check(resolved: Resolved) -> None:
             f"{resolved.origins['run.versions']}: run.versions: {config.run.versions} null candidates would share training seeds "
             f"with the next run's; at most {NULL_VERSIONS}"
         )
+    specialists_of(config.designer, resolved.origins)
     if config.evaluation.validation < config.gate.min_varying_tasks:
         raise InputError(
             f"{resolved.origins['evaluation.validation']}: evaluation.validation: {config.evaluation.validation} tasks can never "
@@ -240,8 +242,6 @@ def make_deps(
 ) -> Deps:
     """Services of a run; the harness repository is made here on the first start. Raises InputError where it holds
     Python and nothing can run that."""
-    from agents.null import NullCandidates
-    from agents.playbook import Playbook, load_rules
     from graph.state import Deps
     from skills_db.store import SEED_DIR, SkillStore
     from trainer.domains import load_domain
@@ -251,7 +251,6 @@ def make_deps(
     harness = HarnessRepo.create(
         root / "harness", load_seed_files(config.run.domain), {k: options[k] for k in sorted(options)}, run_id
     )
-    playbook = Playbook(load_rules())
     tasks = Path(config.run.tasks) if config.run.tasks else None
     harness.reset_stale_worktrees()
     harness.check_clean()
@@ -264,7 +263,7 @@ def make_deps(
         sandbox=sandbox,
         parts=parts,
         harness=harness,
-        specialists=NullCandidates(playbook) if config.designer.candidates == "null" else playbook,
+        specialists=specialists_of(config.designer),
         jobs=jobs,
         skills=SkillStore([root / "skills", SEED_DIR]),
         say=progress.say,
