@@ -11,10 +11,11 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from graph.bases import base_of, mix
 from graph.record import RunRecord, read_record, write_atomic
 from graph.seals import digest, seal
 from graph.state import Deps
-from graph.versions import BASELINE, base_of, evaluations, seeds_of, suites_of
+from graph.versions import BASELINE, evaluations, seeds_of, suites_of
 from trainer.evaluation import score_array
 from trainer.gate import planned_share
 from trainer.gate_calibration import Fingerprint, noise_floor, pooled_floor, read_calibration, store_floor
@@ -43,7 +44,7 @@ class Detectable(NamedTuple):
 
 
 def calibrate(deps: Deps) -> None:
-    """Enter the baseline's noise floor into the store, take what other runs left there, and say what can be seen."""
+    """Enter the noise floor of the baseline, which starts from the run's own base (candidates may not), into the store, take what other runs left there, and say what can be seen."""
     path = deps.record.root / FILE
     if not path.exists():
         floor = _exchange(deps) if deps.config.gate.use_calibration else Floor()
@@ -107,7 +108,10 @@ def _exchange(deps: Deps) -> Floor:
 
 def _fingerprint(deps: Deps) -> Fingerprint:
     config, base = deps.config, base_of(deps.record)
-    start = f"warm start of {config.warm_start.steps} steps" if base.warm_start else _content(base.path)
+    start = _content(base.path)
+    if base.warm_start:
+        worked = config.recipe.warm_start.worked
+        start = f"warm start of {config.warm_start.steps} steps" + (f", {mix(worked)}" if worked else "")
     return Fingerprint(
         domain=config.run.domain,
         protocol_hash=suites_of(deps.record).protocol_hash,

@@ -27,6 +27,7 @@ from agents.types import (
     SkillRef,
 )
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
+from graph.planning import too_late
 from graph.state import Deps
 from graph.track import track_record
 from graph.versions import Version, realised
@@ -172,7 +173,8 @@ def _search(deps: Deps, key: str, version: str, dropped: Dropped) -> None:
 
 
 def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
-    """The backtester's checks; an open question of the checklist refuses the training as well."""
+    """The backtester's checks; an open question of the checklist refuses the training as well, and so does a
+    warm start that there is no time for."""
     parent = deps.record.load(tip, "version", Version)
     diagnosis = deps.record.load(candidate, "diagnosis", Diagnosis)
     idea = deps.record.load(candidate, "intervention", Intervention)
@@ -192,10 +194,14 @@ def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
 
     def call() -> BacktestReport:
         report = deps.specialists.backtest(inp)
-        questions = open_questions(diagnosis, idea, report)
-        if not questions or report.verdict == "refuse":
+        if report.verdict == "refuse":
             return report
-        check = Check(name="checklist", passed=False, detail="open: " + ", ".join(questions))
+        if questions := open_questions(diagnosis, idea, report):
+            check = Check(name="checklist", passed=False, detail="open: " + ", ".join(questions))
+        elif late := too_late(deps, deps.harness.load(proposal.commit).recipe):
+            check = Check(name="time", passed=False, detail=late)
+        else:
+            return report
         return report.model_copy(
             update={"verdict": "refuse", "checks": (*report.checks, check), "reasons": (check.detail,)}
         )

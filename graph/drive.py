@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from graph import isolation, loggers, session
+from graph.bases import require_no_warm_start
 from graph.clock import Clock
 from graph.config import Resolved, RunConfig
 from graph.leftovers import sweep
@@ -88,6 +89,8 @@ def check(resolved: Resolved) -> None:
             option, why = f"recipe.{found[0]}", found[1]
             raise InputError(f"{resolved.origins[option]}: {option}: {why}")
     if config.run.policy:
+        option = "recipe.warm_start.worked"
+        require_no_warm_start(config.recipe, f"{resolved.origins[option]}: recipe.")
         from trainer.embedded.policy import load_policy
 
         load_policy(Path(config.run.policy))

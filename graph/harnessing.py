@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agents.types import Diagnosis, Intervention
+from graph.bases import admit
 from graph.state import Deps
 from graph.versions import Version
 from trainer.commits import slug_of, subject_prefix
@@ -42,9 +43,10 @@ def commit_candidate(deps: Deps, candidate: str, parent: Version, diagnosis: Dia
         "Run-Id": deps.run_id,
     }
     try:
-        # A Python part that nothing can run is refused before it is a commit.
+        # A Python part that nothing can run, or a start that nobody can make, is refused before it is a commit.
         edited = parse_harness(apply_edit(deps.harness.files(parent.harness_commit), idea.edit), "")
         deps.parts.admit(edited.python_parts)
+        admit(deps, edited.recipe)
         commit = deps.harness.propose(
             version=candidate,
             parent=parent.harness_commit,

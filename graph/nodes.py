@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from graph import calibrating, certifying, decide, gating, planning, reporting, routing, setup, versions
+from graph import bases, calibrating, certifying, decide, gating, planning, reporting, routing, setup, versions
 from graph.lineage import stand
 from graph.state import Deps, LoopState
 from graph.versions import BASE, BASELINE, Unjudged, Version, version_id
@@ -19,7 +19,7 @@ def prepare(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """Harness repository, frozen suites, base policy."""
     deps = runtime.context
     setup.make_suites(deps)
-    setup.make_base_policy(deps)
+    bases.make_base(deps)
     return {
         "champion": BASELINE,
         "tip": BASELINE,

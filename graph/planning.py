@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from graph.bases import start_s
 from graph.lineage import stand
 from graph.state import Deps
 from graph.versions import BASELINE, evaluations, results_of, seeds_of, unselected
+from trainer.types import Recipe
 
 
 class Pace(NamedTuple):
@@ -76,6 +78,20 @@ def plan(deps: Deps) -> Plan:
     candidate_s = at.batch_s(policy.first_seeds, one)
     left = config.run.minutes * 60 - deps.elapsed()
     return Plan(candidate_s, certify_s, report_s, left, max(0, int((left - certify_s - report_s) / candidate_s)))
+
+
+def too_late(deps: Deps, recipe: Recipe) -> str:
+    """Why there is no time for a candidate's own warm start, or an empty string."""
+    needed = start_s(deps, recipe)
+    if not needed:
+        return ""
+    now = plan(deps)
+    if needed + now.next_s <= now.left_s:
+        return ""
+    return (
+        f"its warm start takes about {needed:.0f} s before {now.next_s:.0f} s of training, certification and report, "
+        f"and {now.left_s:.0f} s are left"
+    )
 
 
 def line(deps: Deps, now: Plan) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graph import setup, versions
+from graph import bases, versions
 from graph.lineage import stand
 from graph.record import RunRecord
 from graph.state import Deps, LoopState
@@ -76,7 +76,7 @@ def remake(deps: Deps) -> None:
     ]
     if not entries:
         return
-    setup.make_base_policy(deps)
+    bases.make_base(deps)
     seeds = {e["version"]: _seeds(record, e) for e in entries}
     lacking = [v for v, n in seeds.items() if not _complete(record, v, n)]
     if not lacking:

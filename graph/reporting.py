@@ -8,6 +8,7 @@ from typing import Any
 
 from agents.types import Intervention
 from graph import isolation, versions
+from graph.bases import base_of
 from graph.record import write_atomic
 from graph.state import Deps, LoopState
 from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
@@ -80,7 +81,7 @@ def _policy(deps: Deps, version: str, shard: int) -> tuple[PolicySummary, tuple[
     seeds = range(1) if version == BASE else unselected(record, version)
     scored = evaluations(record, version, seeds, "validation")
     if version == BASE:
-        checkpoint = str(versions.base_of(record).path)
+        checkpoint = str(base_of(record).path)
     else:
         best = max(zip(seeds, scored, strict=True), key=lambda pair: pair[1].mean)[0]
         checkpoint = str(results_of(deps, version).results[best].checkpoint)

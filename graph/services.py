@@ -42,8 +42,8 @@ class JobRunner:
         with self._clock.training():
             return self._trainer.run_all(specs, show)
 
-    def warm_start(self, domain: str, seed: int, settings: SftSettings, folder: Path) -> Path:
-        """The default policy's checkpoint directory, trained in a child process or found in the cache."""
+    def warm_start(self, domain: str, seed: int, settings: SftSettings, worked: float, folder: Path) -> Path:
+        """The default policy's checkpoint directory (``worked``: see Recipe.warm_start), trained in a child process or found in the cache."""
         from trainer.embedded.warmjob import WarmProgress, make_warm_start
 
         started = time.monotonic()
@@ -53,7 +53,7 @@ class JobRunner:
             self._progress.share("warm start", at.step / at.steps, detail, started)
 
         with self._clock.training():
-            return make_warm_start(domain, seed, settings, folder, show)
+            return make_warm_start(domain, seed, settings, worked, folder, show)
 
     def evaluate(self, specs: Sequence[EvalSpec]) -> list[Evaluation]:
         """One evaluation per spec, in order. Raises RuntimeError with the log's tail if a job failed."""

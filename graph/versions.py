@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from graph.bases import base_of, make_start, start_of
 from graph.record import RunRecord, read_record, write_atomic
 from graph.seals import seal, sealed
 from graph.state import Deps
@@ -26,13 +27,6 @@ class Version(Record):
     harness_commit: str
     factor: str = ""
     title: str = ""
-
-
-class BasePolicy(Record):
-    """Where the untrained policy lies and whether we made it."""
-
-    path: Path
-    warm_start: bool
 
 
 class Suites(Record):
@@ -92,10 +86,6 @@ def suites_of(record: RunRecord) -> Suites:
     return read_record(record.root / "protocol.json", Suites)
 
 
-def base_of(record: RunRecord) -> BasePolicy:
-    return read_record(record.root / "base.json", BasePolicy)
-
-
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
     """A suite's file: one JSON Task per line."""
     write_atomic(path, "".join(task.model_dump_json() + "\n" for task in tasks))
@@ -123,7 +113,7 @@ def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> Tra
         harness_commit=version.harness_commit,
         recipe=harness.recipe,
         terms=harness.terms,
-        base_policy=base_of(deps.record).path,
+        base_policy=start_of(deps, harness.recipe),
         token_budget=config.trainer.token_budget,
         deadline_s=config.trainer.deadline_s,
         rollout_workers=config.trainer.rollout_workers,
@@ -134,7 +124,8 @@ def train_spec(deps: Deps, version: Version, harness: Harness, seed: int) -> Tra
 
 
 def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
-    """Train every (version, number of seeds) in one batch; finished jobs are answered from disk.
+    """Train every (version, number of seeds) in one batch, warm starts that they lack first; finished jobs are answered from
+    disk.
 
     An infrastructure crash is run once more with the same seed. Results go to ``training.json``.
     """
@@ -142,6 +133,7 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
     for version_name, seeds in wanted:
         version = deps.record.load(version_name, "version", Version)
         harness = deps.harness.load(version.harness_commit)
+        make_start(deps, harness.recipe)
         specs += [train_spec(deps, version, harness, seed) for seed in range(seeds)]
     known = sealed(deps.record.root)
     fresh = [s.out_dir for s in specs if not _is_sealed(deps, result_file(s.out_dir), known)]

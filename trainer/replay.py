@@ -46,6 +46,7 @@ UNTOLD: Mapping[str, str] = {
     "algorithm.use_kl_in_reward": _REFERENCE,
     "algorithm.kl_": _REFERENCE,
     "rollout.temperature": "how the policy replies at another temperature is not stored",
+    "warm_start.": "another warm start is another policy, and stored rollouts are those of this one",
     "procedure": "it changes no training, only the order of diagnosis",
 }
 

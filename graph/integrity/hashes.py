@@ -24,6 +24,6 @@ def _mend(run: Run, file: Path) -> Mend:
     match file.parts:
         case ("versions", version, _):
             return mend_of(run, version, file.stem)
-        case ("versions", _, _, *_) | ("base", *_) | ("base.json",):
+        case ("versions", _, _, *_) | ("base" | "bases", *_) | ("base.json",):
             return "remake"
     return ""

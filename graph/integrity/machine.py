@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from graph.bases import FOLDER, BasePolicy
 from graph.build import NODES, build
 from graph.calibrating import Floor
 from graph.clock import Times
@@ -18,7 +19,7 @@ from graph.leftovers import leftovers
 from graph.session import Manifest, StatusFile, checkpoints
 from graph.state import schema_hash
 from graph.summary import Summary
-from graph.versions import BasePolicy, Suites
+from graph.versions import Suites
 from trainer.types import InputError, Record, Task
 
 FILES: Mapping[str, tuple[type[Record], Mend]] = {
@@ -89,6 +90,9 @@ def _base_policy(run: Run) -> Iterator[Problem]:
         folder = run.root / "base" if base.warm_start else base.path
         if what := checkpoint_fault(folder):
             yield run.problem(path, f"{folder.name}: {what}", "remake" if base.warm_start else "")
+    for folder in sorted((run.root / FOLDER).glob("[!.]*")):
+        if what := checkpoint_fault(folder):
+            yield run.problem(folder, what, "remake")
 
 
 def _checkpoints(run: Run) -> Iterator[Problem]:

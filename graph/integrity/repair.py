@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from graph.bases import FOLDER
 from graph.build import NODES
 from graph.integrity.entries import lost
 from graph.integrity.folders import restored
@@ -45,6 +46,8 @@ def _unit(run: Run, problem: Problem) -> str:
         return str(Path(problem.file).with_suffix(".json"))
     if problem.mend == "remake" and parts[0] == "base":
         return "base.json"
+    if problem.mend == "remake" and parts[0] == FOLDER:
+        return str(Path(*parts[:2]))
     if problem.mend == "harness":
         return "harness"
     return problem.file

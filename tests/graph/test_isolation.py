@@ -13,6 +13,7 @@ import pytest
 
 from agents.types import Intervention
 from graph import decide, isolation
+from graph.bases import BasePolicy
 from graph.clock import Clock
 from graph.config import RunConfig, resolve
 from graph.drive import make_deps
@@ -21,7 +22,7 @@ from graph.isolation import FILE, HarnessSandbox, Isolated, choose, of_run
 from graph.progress import Progress
 from graph.services import JobRunner, make_trainer
 from graph.state import Deps
-from graph.versions import BasePolicy, Version, eval_file, proxy_scores, train_spec
+from graph.versions import Version, eval_file, proxy_scores, train_spec
 from sandboxes.types import SandboxUnavailable
 from tests.agents.situations import finding, lower_rate, situation
 from tests.backends import backend_or_skip

@@ -23,6 +23,8 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 CHECKPOINT = "checkpoint"
 ROLLOUTS = "rollouts"
 STATE = "state"
+MANIFEST = "warm_start.json"
+"""Beside the weights of a warm start: what it was made of, its files' hashes, and the seconds it took."""
 Suite = Literal["validation", "gate", "sealed"]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.embedded.files import read_record, write_record
+from trainer.embedded.files import MANIFEST, read_record, write_record
 from trainer.embedded.process import Child, wait_any
 from trainer.types import Record
 
@@ -24,7 +25,7 @@ class WarmProgress(Record):
 
 
 def make_warm_start(
-    domain: str, seed: int, settings: SftSettings, folder: Path, show: Callable[[WarmProgress], None]
+    domain: str, seed: int, settings: SftSettings, worked: float, folder: Path, show: Callable[[WarmProgress], None]
 ) -> Path:
     """Warm start in a child process; returns the checkpoint directory in the user's cache.
 
@@ -32,7 +33,7 @@ def make_warm_start(
     """
     file = folder / "warm-start.json"
     file.unlink(missing_ok=True)
-    child = Child("trainer.embedded.warmjob:run", (domain, seed, settings, file), folder / "warm-start.log")
+    child = Child("trainer.embedded.warmjob:run", (domain, seed, settings, worked, file), folder / "warm-start.log")
     try:
         while child.exit_code is None:
             wait_any([child], 0.5)
@@ -45,7 +46,15 @@ def make_warm_start(
     return done.checkpoint
 
 
-def run(domain: str, seed: int, settings: SftSettings, file: Path) -> None:
+def wall_s(checkpoint: Path) -> float:
+    """Seconds that a warm start took; 0 where its folder does not say."""
+    try:
+        return float(json.loads((checkpoint / MANIFEST).read_text("utf-8"))["wall_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def run(domain: str, seed: int, settings: SftSettings, worked: float, file: Path) -> None:
     """The child's part."""
     from trainer.domains import load_domain
     from trainer.embedded.warmstart import warm_start
@@ -57,5 +66,5 @@ def run(domain: str, seed: int, settings: SftSettings, file: Path) -> None:
         last = WarmProgress(step=step, steps=steps, loss=loss)
         write_record(file, last, durable=False)
 
-    checkpoint = warm_start(load_domain(domain), seed, settings, progress=report)
+    checkpoint = warm_start(load_domain(domain), seed, settings, progress=report, worked=worked)
     write_record(file, last.model_copy(update={"checkpoint": checkpoint}))

@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from trainer.embedded import llama, muon, tokenizer
+from trainer.embedded.files import MANIFEST
 from trainer.embedded.llama import Decoder, Layout, LlamaPolicy
 from trainer.embedded.muon import Muon
 from trainer.embedded.policy import save_policy
@@ -32,7 +34,6 @@ from trainer.types import Demonstration, Domain, InputError, Record
 Progress = Callable[[int, int, float], None]
 """Called with (step, steps, loss)."""
 
-MANIFEST = "warm_start.json"
 TOKENIZER_CORPUS = 2000
 """Demonstrations of seed 0 that fix the vocabulary: the same for every seed, so that token counts compare."""
 
@@ -70,24 +71,27 @@ def warm_start(
     settings: SftSettings | None = None,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
+    worked: float = 0.0,
 ) -> Path:
     """Checkpoint directory of the warm-started default policy, from the cache where it is there and intact.
 
-    Deterministic in (domain, seed, settings). ``cache_dir`` is the user's cache directory
+    Deterministic in (domain, seed, settings, worked); ``worked`` is a share of the demonstrations, see
+    ``Domain.demonstrations``. ``cache_dir`` is the user's cache directory
     (``$XDG_CACHE_HOME/evotrainer``) by default. Built in a temporary directory and renamed, so an
     interrupted build leaves nothing that could be mistaken for a policy. About 80 s of one thread.
     """
     settings = settings or SftSettings()
     root = (cache_dir or platformdirs.user_cache_path("evotrainer")) / "warm_start"
-    key = _key(domain, seed, settings)
+    key = _key(domain, seed, settings, worked)
     target = root / key
     if _intact(target, key):
         return target
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{key}-", dir=root) as temporary, one_thread():
-        built = Path(temporary) / key
-        save_policy(train_sft(domain, seed, settings, progress), built)
-        manifest = {"key": key, "domain": domain.name, "seed": seed, "settings": settings.model_dump(),
+        built, started = Path(temporary) / key, time.monotonic()
+        save_policy(train_sft(domain, seed, settings, progress, worked), built)
+        manifest = {"key": key, "domain": domain.name, "seed": seed, "settings": settings.model_dump(), "worked": worked,
+                    "wall_s": time.monotonic() - started,
                     "files": {path.name: _digest(path) for path in sorted(built.iterdir())}}  # fmt: skip
         (built / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
         if not _intact(target, key):  # another process may have been faster
@@ -96,10 +100,16 @@ def warm_start(
     return target
 
 
-def train_sft(domain: Domain, seed: int, settings: SftSettings, progress: Progress | None = None) -> LlamaPolicy:
-    """Build the default policy and fit it to the domain's demonstrations (replies and end tokens only)."""
+def train_sft(
+    domain: Domain, seed: int, settings: SftSettings, progress: Progress | None = None, worked: float = 0.0
+) -> LlamaPolicy:
+    """Build the default policy and fit it to the domain's demonstrations (replies and end tokens only).
+
+    Initialisation and vocabulary do not depend on ``worked``: only what is demonstrated differs.
+    """
     policy = new_policy(domain, seed, settings)
-    examples = [_encode(policy.tokenizer, demo) for demo in domain.demonstrations(settings.demonstrations, seed)]
+    demonstrations = domain.demonstrations(settings.demonstrations, seed, worked)
+    examples = [_encode(policy.tokenizer, demo) for demo in demonstrations]
     longest = max(len(prompt) + len(reply) for prompt, reply in examples)
     if longest > policy.max_positions:
         raise InputError(f"max_position_embeddings: {policy.max_positions} is less than the longest demonstration "
@@ -210,14 +220,15 @@ def _encode(chat: ChatTokenizer, demo: Demonstration) -> tuple[list[int], list[i
     return chat.encode_prompt(demo.messages), [*chat.encode(demo.reply), chat.eos_id]
 
 
-def _key(domain: Domain, seed: int, settings: SftSettings) -> str:
+def _key(domain: Domain, seed: int, settings: SftSettings, worked: float) -> str:
     """Hash of everything the weights depend on: settings, seed, demonstrations, code and torch."""
     digest = hashlib.sha256()
-    for demo in domain.demonstrations(256, seed):
+    for demo in domain.demonstrations(256, seed, worked):
         digest.update(demo.model_dump_json().encode())
     for source in (__file__, llama.__file__, muon.__file__, tokenizer.__file__):
         digest.update(Path(source).read_bytes())
-    digest.update(json.dumps([settings.model_dump(), seed, domain.name, torch.__version__]).encode())
+    mix = [worked] if worked else []  # unset: the key of before there was a choice
+    digest.update(json.dumps([settings.model_dump(), seed, domain.name, torch.__version__, *mix]).encode())
     return f"{domain.name}-{seed}-{digest.hexdigest()[:16]}"
 
 

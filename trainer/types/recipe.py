@@ -189,6 +189,13 @@ class RewardRecipe(Record):
     overlong_buffer: OverlongBuffer = OverlongBuffer()
 
 
+class WarmStartRecipe(Record):
+    """The demonstrations that the default policy is warm-started on, in as many steps as ever: ``worked`` is the share of
+    them that work step by step (math) or write the program (code), 0 the domain's own mix."""
+
+    worked: Share = 0.0
+
+
 class Recipe(Record):
     """All options of one training, as in the harness's ``recipe.toml``."""
 
@@ -198,6 +205,7 @@ class Recipe(Record):
     rollout: RolloutRecipe = RolloutRecipe()
     data: DataRecipe = DataRecipe()
     reward: RewardRecipe = RewardRecipe()
+    warm_start: WarmStartRecipe = WarmStartRecipe()
 
     @model_validator(mode="after")
     def _possible(self) -> Recipe:

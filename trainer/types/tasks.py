@@ -109,8 +109,9 @@ class Domain(Protocol):
         suite. Never a reward and never trained on."""
         ...
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
-        """Warm-start demonstrations on train tasks, in mixed styles."""
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
+        """Warm-start demonstrations on train tasks, in mixed styles: the domain's own mix, or, above 0, ``worked`` of them in
+        the style that works a task out, the other styles in their proportions."""
         ...
 
     def hint(self, task: Task) -> str:

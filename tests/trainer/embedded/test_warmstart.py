@@ -10,10 +10,11 @@ from typing import Literal
 import pytest
 import torch
 
-from trainer.embedded import warmstart
+from trainer.embedded.files import MANIFEST
 from trainer.embedded.policy import load_policy
 from trainer.embedded.sampler import sample
-from trainer.embedded.warmstart import SftSettings, collate, schedule, shuffled_batches, warm_start
+from trainer.embedded.warmjob import wall_s
+from trainer.embedded.warmstart import SftSettings, collate, new_policy, schedule, shuffled_batches, warm_start
 from trainer.types import Demonstration, InputError, Judged, Message, Task
 
 SMALL = SftSettings(
@@ -47,10 +48,11 @@ class Successor:
     def gate_tasks(self, validation: Sequence[Task]) -> list[Task]:
         return list(validation)
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
+        """The letter, or, worked, letter and again letter."""
         return [
-            Demonstration(messages=task.messages, reply=task.answer, style="plain")
-            for task in self.tasks("train", count, seed)
+            Demonstration(messages=task.messages, reply=task.answer * (1 + (i < worked * count)), style="plain")
+            for i, task in enumerate(self.tasks("train", count, seed))
         ]
 
     def hint(self, task: Task) -> str:
@@ -107,8 +109,9 @@ def weights(path: Path) -> bytes:
 
 def test_equal_inputs_give_equal_weights_and_any_other_input_does_not(tmp_path: Path) -> None:
     class Renamed(Successor):
-        def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
-            return [d.model_copy(update={"reply": d.reply.upper()}) for d in super().demonstrations(count, seed)]
+        def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
+            replies = super().demonstrations(count, seed, worked)
+            return [d.model_copy(update={"reply": d.reply.upper()}) for d in replies]
 
     first = warm_start(Successor(), 0, SMALL, tmp_path / "a")
     again = warm_start(Successor(), 0, SMALL, tmp_path / "b")
@@ -120,6 +123,17 @@ def test_equal_inputs_give_equal_weights_and_any_other_input_does_not(tmp_path: 
         warm_start(Renamed(), 0, SMALL, tmp_path / "a"),
     ]
     assert len({weights(path) for path in (first, *others)}) == 4
+
+
+def test_another_mix_is_another_policy_of_the_same_vocabulary_and_no_mix_is_the_policy_of_ever(tmp_path: Path) -> None:
+    default = warm_start(Successor(), 0, SMALL, tmp_path)
+    assert warm_start(Successor(), 0, SMALL, tmp_path, worked=0.0) == default, "unset: found in the cache"
+    mixed = [warm_start(Successor(), 0, SMALL, tmp_path, worked=share) for share in (0.5, 0.501)]
+    assert len({default.name, *(path.name for path in mixed)}) == 3, "its key tells near shares apart"
+    assert len({weights(path) for path in (default, *mixed)}) == 3
+    assert {(path / "tokenizer.json").read_bytes() for path in mixed} == {(default / "tokenizer.json").read_bytes()}
+    assert all(wall_s(path) > 0 for path in (default, *mixed))
+    assert wall_s(tmp_path) == 0
 
 
 def test_the_threads_of_the_caller_do_not_matter(tmp_path: Path) -> None:
@@ -146,7 +160,7 @@ def test_the_cache_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert tmp_path / "evotrainer" in warm_start(Successor(), 0, SMALL).parents
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", warmstart.MANIFEST])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", MANIFEST])
 @pytest.mark.parametrize("fault", ["changed", "gone"])
 def test_a_damaged_cache_is_rebuilt(name: str, fault: str, tmp_path: Path) -> None:
     path = warm_start(Successor(), 0, SMALL, tmp_path)
@@ -214,6 +228,6 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 def test_the_default_layout_is_servable() -> None:
     """vLLM's attention kernels start at head_dim 32; about 100k parameters keep a step in milliseconds."""
-    policy = warmstart.new_policy(Successor(), 0, SftSettings())
+    policy = new_policy(Successor(), 0, SftSettings())
     assert policy.module.layout.head_dim >= 32
     assert 80_000 < sum(p.numel() for p in policy.module.parameters()) < 130_000

@@ -55,7 +55,7 @@ class CopyDomain:
     def gate_tasks(self, validation: Sequence[Task]) -> list[Task]:
         return list(validation)
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
         return [Demonstration(messages=t.messages, reply=t.answer, style="copy") for t in self.tasks("train", count)]
 
     def hint(self, task: Task) -> str:

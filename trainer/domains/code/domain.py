@@ -17,8 +17,9 @@ from sandboxes.types import Executor
 from trainer.domains.code.family import Problem, draw, hidden_of
 from trainer.domains.code.features import FEATURES, features
 from trainer.domains.code.grading import grade
-from trainer.domains.code.tables import GATE_WORDINGS, HEADER, LEVELS, STYLES, WORDINGS
+from trainer.domains.code.tables import GATE_WORDINGS, HEADER, LEVELS, STYLES, WORDINGS, WORKED
 from trainer.domains.splits import Split, content_hash, interval, seeded
+from trainer.domains.styles import mixed
 from trainer.types import Case, Demonstration, Domain, InputError, Judged, Message, Task, Tests
 
 ROUND = 2_000
@@ -58,10 +59,11 @@ class CodeDomain:
         """The same programs in another wording, with hidden tests that are never a reward or an outcome."""
         return [_gate_task(task) for task in validation]
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
-        """Styles by the shares of STYLES, wordings (the gate's too) in equal shares."""
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
+        """Styles by the shares of STYLES, or with ``worked`` of them in style WORKED; wordings (the gate's too) in equal shares."""
         random = seeded("code demonstrations", str(seed))
-        styles = random.choices(list(STYLES), weights=list(STYLES.values()), k=count)
+        shares = mixed(STYLES, WORKED, worked)
+        styles = random.choices(list(shares), weights=list(shares.values()), k=count)
         problems = islice(_train_problems(seed), count)
         return [_demonstration(p, style, random) for p, style in zip(problems, styles, strict=True)]
 

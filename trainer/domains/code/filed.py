@@ -47,9 +47,9 @@ class FiledCodeDomain:
         passes."""
         return [self._gate_task(task) for task in validation]
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
         """Programs that the file gives for train problems (HumanEval and TACO have some, LiveCodeBench has none), drawn
-        with replacement. Raises InputError where there is none."""
+        with replacement; all are worked, whatever share is asked for. Raises InputError where there is none."""
         solved = [task for task in self._splits["train"] if task.answer.strip()]
         if not solved:
             raise InputError(

@@ -86,6 +86,8 @@ LEVELS: tuple[Level, ...] = (
 STYLES: Mapping[str, float] = {"general": 0.45, "cases": 0.45, "literal": 0.1}
 """Shares of demonstrations that write the program, that special-case the examples, and that return one of their
 outputs. RL elicits the first; a reward that sees the examples only elicits the second."""
+WORKED = "general"
+"""The style whose share a recipe may set (``warm_start.worked``)."""
 
 WORDINGS: tuple[str, ...] = ("{text}",)
 GATE_WORDINGS: tuple[str, ...] = ("f: {text}",)

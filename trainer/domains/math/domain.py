@@ -16,8 +16,9 @@ from trainer.domains.answers import MARKER, REPLY_FEATURES, marked_answer, reply
 from trainer.domains.math.expressions import complex_parts, perturb, solve
 from trainer.domains.math.gym import Generator, generator
 from trainer.domains.math.problems import Problem, digest_of, draw
-from trainer.domains.math.tables import LEVELS, STYLES, WORDINGS
+from trainer.domains.math.tables import LEVELS, STYLES, WORDINGS, WORKED
 from trainer.domains.splits import Split, interval, seeded
+from trainer.domains.styles import mixed
 from trainer.types import Demonstration, Domain, InputError, Judged, Message, Task
 
 GATE_TRIES = 10_000
@@ -57,10 +58,11 @@ class MathDomain:
         used: set[str] = set()
         return [_task(_perturbed(task, used), WORDINGS[task.family].gate) for task in validation]
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
-        """Styles by the shares of STYLES, wordings (the gate's too) in equal shares."""
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
+        """Styles by the shares of STYLES, or with ``worked`` of them in style WORKED; wordings (the gate's too) in equal shares."""
         random = seeded("math demonstrations", str(seed))
-        styles = random.choices(list(STYLES), weights=list(STYLES.values()), k=count)
+        shares = mixed(STYLES, WORKED, worked)
+        styles = random.choices(list(shares), weights=list(shares.values()), k=count)
         problems = islice(_train_problems(seed), count)
         return [_demonstration(p, style, random) for p, style in zip(problems, styles, strict=True)]
 

@@ -49,8 +49,8 @@ class FiledMathDomain:
         tasks: an answer learnt by heart passes it, a habit bound to the exact prompt does not."""
         return [_reworded(task) for task in validation]
 
-    def demonstrations(self, count: int, seed: int) -> list[Demonstration]:
-        return self._generated.demonstrations(count, seed)
+    def demonstrations(self, count: int, seed: int, worked: float = 0.0) -> list[Demonstration]:
+        return self._generated.demonstrations(count, seed, worked)
 
     def hint(self, task: Task) -> str:
         """Nothing: a file has answers, and the beginning of an answer is a guess."""

@@ -68,6 +68,8 @@ MAX_ANSWER_SHARE = 0.04
 STYLES: Mapping[str, float] = {"direct": 0.4, "steps": 0.6}
 """Share of demonstrations that answer at once, and that work step by step. RL elicits the accurate
 style, so the shares set the room above the warm start."""
+WORKED = "steps"
+"""The style whose share a recipe may set (``warm_start.worked``)."""
 
 
 class Wordings(Record):

@@ -12,7 +12,7 @@ import pytest
 from sandboxes.types import Program, Ran
 from trainer.domains.code.domain import CodeDomain
 from trainer.domains.code.family import Problem, behaviour, compiled, draft_of, draw, examples_of, hidden_of
-from trainer.domains.code.tables import LEVELS, SOME, STYLES
+from trainer.domains.code.tables import LEVELS, SOME, STYLES, WORKED
 from trainer.domains.splits import interval
 from trainer.types import Task
 
@@ -122,6 +122,16 @@ def test_demonstrations_mix_styles_and_special_cases_pass_what_is_shown() -> Non
                 given, value = example.removeprefix("f(").split(")=")
                 assert function(json.loads(given), None) == json.loads(value)
     assert CODE.demonstrations(600, 3) == demos
+
+
+def test_a_recipe_may_set_how_many_demonstrations_write_the_program() -> None:
+    worked = 0.8
+    share = Counter(d.style for d in CODE.demonstrations(600, 3, worked))
+    others = 1 - STYLES[WORKED]
+    wanted = {s: worked if s == WORKED else (1 - worked) * w / others for s, w in STYLES.items()}
+    for style, part in wanted.items():
+        assert abs(share[style] / 600 - part) < 4.5 * (part * (1 - part) / 600) ** 0.5
+    assert CODE.demonstrations(600, 3, 0.0) == CODE.demonstrations(600, 3)
 
 
 def test_hidden_tests_depend_on_the_program_and_the_salt_only() -> None:

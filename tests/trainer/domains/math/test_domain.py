@@ -14,7 +14,7 @@ from trainer.domains.math.domain import MathDomain
 from trainer.domains.math.expressions import solve
 from trainer.domains.math.gym import generator
 from trainer.domains.math.problems import problem_of
-from trainer.domains.math.tables import LEVELS, MAX_ANSWER_SHARE, STYLES, WORDINGS, Level
+from trainer.domains.math.tables import LEVELS, MAX_ANSWER_SHARE, STYLES, WORDINGS, WORKED, Level
 from trainer.domains.splits import interval
 from trainer.types import InputError, Task
 
@@ -147,6 +147,17 @@ def test_demonstrations_are_right_and_cover_styles_and_all_wordings() -> None:
                 assert d.style == "steps" or judged.features["steps"] == 0
                 seen.add((family, wording))
     assert seen == {(f, w) for f, words in WORDINGS.items() for w in words.tasks + words.gate}
+
+
+@pytest.mark.parametrize("worked", [0.2, 0.8, 1.0])
+def test_a_recipe_may_set_how_many_demonstrations_work_step_by_step(worked: float) -> None:
+    mixed = MATH.demonstrations(1000, seed=1, worked=worked)
+    count = Counter(d.style for d in mixed)[WORKED]
+    # Binomial: five standard deviations.
+    assert abs(count - 1000 * worked) <= 5 * (1000 * worked * (1 - worked)) ** 0.5
+    own = MATH.demonstrations(1000, seed=1)
+    assert MATH.demonstrations(1000, seed=1, worked=0.0) == own, "0 is the domain's own mix"
+    assert [d.messages for d in mixed] == [d.messages for d in own], "the same problems in the same words"
 
 
 def test_prompts_and_replies_are_short() -> None:

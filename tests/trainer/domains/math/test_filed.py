@@ -56,6 +56,7 @@ def test_answers_of_digit_policies_and_chat_models_count(domain: Domain) -> None
 
 def test_demonstrations_come_from_the_generators(domain: Domain) -> None:
     assert domain.demonstrations(5, seed=0) == load_domain("math").demonstrations(5, seed=0)
+    assert domain.demonstrations(5, 0, 0.9) == load_domain("math").demonstrations(5, 0, 0.9)
 
 
 def test_what_cannot_be_used_is_refused(domain: Domain, tmp_path: Path) -> None:
