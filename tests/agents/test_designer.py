@@ -12,7 +12,16 @@ from agents.types import Case, DesignInput, Dropped, Intervention, SkillRef
 from tests.agents.situations import COLLAPSED, case_of, finding, situation, to_design
 from trainer.harness_files import apply_edit, diff_factors, parse_harness
 from trainer.seed_harness import load_seed_files
-from trainer.types import ActorRecipe, AlgorithmRecipe, FilterGroups, Finding, Recipe, RewardRecipe, SetWeight
+from trainer.types import (
+    ActorRecipe,
+    AlgorithmRecipe,
+    FilterGroups,
+    Finding,
+    Recipe,
+    RewardRecipe,
+    SetWeight,
+    WarmStartRecipe,
+)
 
 RULES = load_rules()
 
@@ -268,3 +277,24 @@ def test_every_design_applies_to_the_seed_harness_as_the_factor_it_declares(rule
         for idea in ideas:
             after = parse_harness(apply_edit(files, idea.edit), "candidate")
             assert diff_factors(before, after) == (idea.edit.factor,)
+
+
+def test_worked_demonstrations_come_behind_cheaper_ideas_and_early_enough_to_be_tried(rules: Rules) -> None:
+    weak = {"validation/mean": 0.4, "validation/pass@8": 0.7}
+    for found in ((), (finding("dead_groups_all_fail"),), (finding("dead_groups_all_pass", "warn", 0.26),)):
+        tried = exhaust(to_design(situation(*found, scores=weak), rules), rules, limit=8)
+        places = [i for i, idea in enumerate(tried) if idea.rule == "worked-demonstrations"]
+        assert places and 1 <= places[0] < 6, [idea.rule for idea in tried]
+        idea = tried[places[0]]
+        assert (idea.edit.factor, value_text(idea.edit.change)) == ("warm_start.worked", "0.8")
+        assert idea.title == "warm-start on demonstrations of which 0.8 are worked"
+        assert (idea.prediction.metric, idea.prediction.direction) == ("validation/mean", "up")
+
+
+def test_a_start_that_is_good_or_chosen_already_is_left_alone(rules: Rules) -> None:
+    chosen = Recipe(warm_start=WarmStartRecipe(worked=0.5))
+    good = situation(scores={"validation/mean": 0.93, "validation/pass@8": 0.97})
+    for inp in (good, situation(recipe=chosen)):
+        assert "worked-demonstrations" not in {idea.rule for idea in exhaust(to_design(inp, rules), rules)}
+    code = to_design(situation(finding("dead_groups_all_fail")), rules).model_copy(update={"domain": "code"})
+    assert "worked-demonstrations" not in {idea.rule for idea in exhaust(code, rules)}, "measured: code ends lower"

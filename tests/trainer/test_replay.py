@@ -66,6 +66,7 @@ def test_where_a_replay_cannot_tell_it_says_so_and_why(stored: list[Path]) -> No
         ("actor.entropy_coeff", 0.01, "no policy"),
         ("actor.kl_loss_coef", 0.01, "base policy"),
         ("actor.ppo_epochs", 4, "updates"),
+        ("warm_start.worked", 0.8, "another policy"),
         ("data.levels", (2,), "no stored rollout is of level 2"),
     ):
         report = replay(stored, PARENT, option(path, value))

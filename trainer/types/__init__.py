@@ -38,6 +38,7 @@ from trainer.types.recipe import (
     RewardRecipe,
     RolloutRecipe,
     VarianceFilter,
+    WarmStartRecipe,
 )
 from trainer.types.tasks import Case, Demonstration, Domain, Judged, Message, Task, Tests
 
@@ -98,5 +99,6 @@ __all__ = [
     "Trainer",
     "VarianceFilter",
     "Verdict",
+    "WarmStartRecipe",
     "flatten",
 ]
