@@ -17,8 +17,8 @@ from graph.bases import FOLDER, make_start, mix, start_of, start_s
 from graph.calibrating import calibration_of
 from graph.clock import Clock
 from graph.config import resolve
-from graph.decide import commit_candidate
 from graph.drive import make_deps
+from graph.harnessing import commit_candidate
 from graph.integrity.check import check_run
 from graph.isolation import HarnessSandbox
 from graph.leftovers import leftovers
