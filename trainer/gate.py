@@ -293,11 +293,19 @@ def shrunken(delta: float, variance: float, earlier: Sequence[float]) -> float |
 def _numbers(e: Evidence, policy: GatePolicy) -> list[str]:
     """The figures behind a verdict, one line each."""
     low, high = e.ci
-    lines = [f"delta {e.comparison.delta:+.4f}, {policy.level:.0%} interval {low:+.4f}..{high:+.4f}"]
+    lines = [f"delta {points(e.comparison.delta)}, {policy.level:.0%} interval {100 * low:+.1f} to {100 * high:+.1f}"]
     if e.mde is not None:
         upper = e.mde * upper_sigma_factor(e.comparison.pool.df)
-        lines.append(f"detectable with {policy.power:.0%} power: {e.mde:.4f} ({upper:.4f} if σ is at its upper bound)")
+        sizes = (points(size).lstrip("+") for size in (e.mde, upper))
+        lines.append("detectable with {:.0%} power: {} ({} if σ is at its upper bound)".format(policy.power, *sizes))
     v = e.validity
     if v.proxy_delta is not None and v.gate_delta is not None:
-        lines.append(f"validity {v.state}: {v.proxy} {v.proxy_delta:+.4f}, gate scorer {v.gate_delta:+.4f}")
+        # A reward is a weighted sum in a unit of its own; only scores have percentage points.
+        moved = points(v.proxy_delta) if v.proxy == "validation" else f"{v.proxy_delta:+.4f}"
+        lines.append(f"validity {v.state}: {v.proxy} {moved}, gate scorer {points(v.gate_delta)}")
     return lines
+
+
+def points(difference: float) -> str:
+    """A difference of scores (shares of tasks solved, 0 to 1) in percentage points: ``+3.1 pp``."""
+    return f"{100 * difference:+.1f} pp"

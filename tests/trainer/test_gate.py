@@ -35,7 +35,22 @@ def test_three_seeds_promote_a_clear_gain() -> None:
     assert report.ci_low < report.delta < report.ci_high
     assert report.delta == pytest.approx(0.31, abs=0.01)
     assert report.mde is not None
-    assert any(f"{report.mde:.4f}" in line for line in report.reasons)
+
+
+def test_reasons_speak_of_percentage_points() -> None:
+    report = judged(BETTER)
+    assert report.mde is not None and report.mde_upper is not None and report.validity.gate_delta is not None
+    assert report.reasons[1:] == (
+        f"delta {100 * report.delta:+.1f} pp, 95% interval {100 * report.ci_low:+.1f} to {100 * report.ci_high:+.1f}",
+        f"detectable with 80% power: {100 * report.mde:.1f} pp ({100 * report.mde_upper:.1f} pp if σ is at its upper bound)",
+        f"validity clean: validation {report.reasons[3].split()[3]} pp, gate scorer {100 * report.validity.gate_delta:+.1f} pp",
+    )
+    assert report.validity.proxy_delta is not None
+    assert report.reasons[3].split()[3] == f"{100 * report.validity.proxy_delta:+.1f}"
+    paid, unpaid = (a.model_copy(update={"proxy": (2.0, 3.0, 4.0)}) for a in (BETTER, PARENT))
+    rewarded = judged(paid, unpaid)
+    # A reward is no share of tasks: its difference keeps its own unit.
+    assert f"reward {rewarded.validity.proxy_delta:+.4f}, gate" in rewarded.reasons[3]
 
 
 @pytest.mark.parametrize(("seeds", "reason"), [(1, "screen only"), (2, "needs 3 seeds")])
