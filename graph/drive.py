@@ -157,7 +157,8 @@ def _loop(
     from graph.build import build
     from graph.nodes import out_of_budget
     from graph.planning import plan as plan_of
-    from graph.rebuild import remake, standing
+    from graph.rebuild import remake, require_records, standing
+    from graph.reporting import missing
     from graph.services import JobRunner, make_trainer
 
     root = action.root
@@ -190,6 +191,7 @@ def _loop(
                 progress.say("run", f"no checkpoint: goes on behind the {found.node} of the ledger's last version")
                 machine.update_state(where, found.state, as_node=found.node)
                 state = machine.get_state(where)
+            require_records(deps.record)
             remake(deps)
             finished = bool(state.created_at) and not state.next
             spent = out_of_budget(deps, cast("LoopState", state.values), plan_of(deps)) if finished else ""
@@ -197,7 +199,11 @@ def _loop(
                 machine.update_state(where, {"stop": ""}, as_node="curate")  # the report was made: go on searching
             if spent:
                 progress.say("run", f"{spent}; give more --minutes or --versions (totals)")
-            else:
+            if spent and (lost := missing(root)):
+                progress.say("run", f"{' and '.join(lost)} missing: written again from what was measured")
+                machine.update_state(where, {"reports": state.values["reports"] - 1}, as_node="certify")
+                machine.invoke(None, where, context=deps, durability="sync", control=control)
+            elif not spent:
                 first: Any = None if state.created_at else {}
                 machine.invoke(first, where, context=deps, durability="sync", control=control)
         status = "done"

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graph import bases, versions
+from graph.integrity.folders import kind_of
 from graph.lineage import stand
-from graph.record import RunRecord
+from graph.record import RunRecord, read_record
 from graph.state import Deps, LoopState
 from graph.versions import BASE, BASELINE
+from trainer.gate_types import GateReport
 
 
 class Standing(NamedTuple):
@@ -66,6 +68,18 @@ def _reports(root: Path, settled: Sequence[str]) -> int:
     except (OSError, ValueError, KeyError):
         return max(0, opened - 1)
     return max(0, opened - 1) if reported == list(settled) else opened
+
+
+def require_records(record: RunRecord) -> None:
+    """What the run has decided and measured parses, and the ledger's certificates are there. Raises InputError, with file
+    and remedy: the report would find out, but hours of training later."""
+    for folder in sorted((record.root / "versions").glob("v*/")):
+        for path in sorted(folder.glob("*.json")):
+            if kind := kind_of(path.stem):
+                read_record(path, kind)
+    for entry in record.entries("ledger"):
+        if entry["kind"] == "certification" and entry["gate"]:
+            record.load(entry["version"], "certificate", GateReport)
 
 
 def remake(deps: Deps) -> None:

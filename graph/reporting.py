@@ -57,6 +57,11 @@ def open_sealed(deps: Deps, shard: int) -> None:
     write_tasks(path, tasks)
 
 
+def missing(root: Path) -> list[str]:
+    """Files of a finished run's report that are not there."""
+    return [name for name in ("summary.json", "report.html") if not (root / name).exists()]
+
+
 def make_report(deps: Deps, state: LoopState) -> None:
     """Measure the three policies on a fresh sealed shard; write summary.json and report.html."""
     from graph.report import render_report
