@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graph.summary import AVERAGE
+
 Starts = Mapping[str, Sequence[str]]
 """Start point to the options of ``graph.run`` that make it."""
 
@@ -113,5 +115,5 @@ def main(name: str, starts: Starts, purpose: str) -> int:
         if start not in starts:
             parser.error(f"--starts: unknown start {start!r}; known: {', '.join(starts)}")
         cells = [cell(args.out, start, starts[start], seed, budget(args)) for seed in range(args.seeds)]
-        print(f"\n## {start} start, {args.minutes:g} min\n\n{markdown(cells)}")
+        print(f"\n## {start} start, {args.minutes:g} min\n\n{AVERAGE.capitalize()}.\n\n{markdown(cells)}")
     return 0

@@ -12,6 +12,7 @@ from graph.lineage import stand
 from graph.record import RunRecord
 from graph.report import effect, held, num, pp, visible
 from graph.report_types import Change, Course, Estimate, Health, Reading, SolveRates
+from graph.summary import AVERAGE
 from graph.versions import Version, evaluations, realised, seeds_of
 from trainer.evaluation import score_array
 from trainer.harness import HarnessRepo
@@ -156,6 +157,7 @@ def _lines(health: Health) -> Iterator[str]:
         yield ""
         yield f"## {layer.capitalize()}: {question}"
         if layer == "score":
+            yield from ("", f"{AVERAGE.capitalize()}.")
             rows = ((f"{name}", percent(v), percent(p), points(v, p)) for name, (v, p) in health.scores.items())
             yield from _table(("score", "value", "parent", "change"), rows)
         if layer == "version":

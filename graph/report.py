@@ -22,6 +22,7 @@ from graph.curves import PASS_AT_K, K
 from graph.record import write_atomic
 from graph.reliability import reliability
 from graph.report_types import Estimate, Reading, ReportData, VersionRow
+from graph.summary import AVERAGE
 
 MARKS: Mapping[str, str] = {
     "promoted": "✓", "provisional": "◐", "rejected": "✗", "undecided": "?", "invalid": "!", "unconfirmed": "≈",
@@ -99,6 +100,7 @@ def context(data: ReportData) -> dict[str, Any]:
     forest = svg.Scale.over([-reach, reach], 2)
     return {
         "data": data,
+        "average": AVERAGE,
         "css": css,
         "headline": headline(data),
         "trained": sum(row.delta is not None for row in data.versions),

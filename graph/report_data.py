@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from agents.types import BacktestReport, Diagnosis, Intervention
 from graph import versions
+from graph.calibrating import baseline_spread, calibration_of, detectable
 from graph.curves import read_curves
 from graph.decide import skill_refs
 from graph.health import health_of, solve_rates
@@ -18,6 +19,7 @@ from graph.report_types import (
     Command,
     CostRow,
     Estimate,
+    Floor,
     HarnessCommit,
     PaidTerm,
     PolicyRow,
@@ -29,8 +31,9 @@ from graph.reporting import own_skills
 from graph.state import Deps
 from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
 from graph.track import track_record
-from graph.versions import BASELINE, Version, evaluations, results_of, seeds_of
+from graph.versions import BASELINE, EARLY, Version, evaluations, results_of, seeds_of
 from trainer.evidence import open_rollouts
+from trainer.gate_evidence import CALIBRATION_DF
 from trainer.gate_types import GateReport
 from trainer.sql import select
 from trainer.types import Cost
@@ -57,6 +60,7 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
         champion=summary.champion.version,
         tip=stand(record.entries("ledger")).tip,
         baseline=BASELINE,
+        floor=_floor(deps),
         policies=tuple(
             _row(role, p)
             for role, p in (
@@ -86,6 +90,15 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
             Command(purpose="more budget", command=f"python -m graph.run --resume '{record.root}' --minutes M"),
         ),
     )
+
+
+def _floor(deps: Deps) -> Floor | None:
+    own, stored = baseline_spread(deps.record), calibration_of(deps.record)
+    if own.df < 1:
+        return None
+    seen = detectable(own, stored, deps.config.gate)
+    borrowed = min(stored.df, CALIBRATION_DF) if stored else 0.0
+    return Floor(sigma=seen.sigma, mde=seen.mde, seeds=own.df + 1, borrowed=borrowed)
 
 
 def _estimate(score: Score | None) -> Estimate | None:
@@ -125,6 +138,7 @@ def _baseline_row(deps: Deps) -> VersionRow:
         version=BASELINE,
         verdict="baseline",
         seeds=seeds_of(deps.record, BASELINE),
+        early=_early(deps, BASELINE),
         harness_commit=version.harness_commit,
     )
 
@@ -153,6 +167,7 @@ def _version_row(deps: Deps, v: VersionSummary) -> VersionRow:
         realised=v.realised,
         delta=delta,
         seeds=v.seeds,
+        early=_early(deps, v.version) if record.saved(v.version, "training") else (),
         harness_commit=v.harness_commit,
         diagnosis=record.load(v.version, "diagnosis", Diagnosis),
         intervention=record.load(v.version, "intervention", Intervention),
@@ -160,6 +175,11 @@ def _version_row(deps: Deps, v: VersionSummary) -> VersionRow:
         gate=record.load(v.version, "gate", GateReport) if record.saved(v.version, "gate") else None,
         diff=patch,
     )
+
+
+def _early(deps: Deps, version: str) -> tuple[str, ...]:
+    results = enumerate(results_of(deps, version).results)
+    return tuple(f"seed {seed} ended early: {EARLY[r.early_stop]}" for seed, r in results if r.early_stop)
 
 
 def _value(deps: Deps, commit: str, factor: str) -> str:

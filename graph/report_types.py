@@ -25,6 +25,16 @@ class Estimate(Record):
     n: int = 0
 
 
+class Floor(Record):
+    """The noise floor, measured before the first candidate: the standard deviation of one training seed's score over ``seeds``
+    of the baseline and ``borrowed`` degrees of freedom of earlier runs; ``mde`` is the effect that a test finds."""
+
+    sigma: float
+    mde: float
+    seeds: int
+    borrowed: float = 0.0
+
+
 class PolicyRow(Record):
     """One policy of the headline comparison, say ``champion`` or ``warm start``."""
 
@@ -40,7 +50,8 @@ class VersionRow(Record):
 
     ``factor``, ``old`` and ``new`` are empty for the baseline; ``realised`` is the measured change of the predicted
     metric, in its own unit; ``gate`` holds the figures behind a verdict, None before one or for an old record;
-    ``diff`` is the unified git diff of harness parent and candidate.
+    ``early`` has a line for each training that ended before its tokens were used; ``diff`` is the unified git diff of harness
+    parent and candidate.
     """
 
     version: str
@@ -53,6 +64,7 @@ class VersionRow(Record):
     realised: float | None = None
     delta: Estimate | None = None
     seeds: int = 0
+    early: tuple[str, ...] = ()
     harness_commit: str = ""
     diagnosis: Diagnosis | None = None
     intervention: Intervention | None = None
@@ -222,6 +234,7 @@ class ReportData(Record):
     tip: str = ""
     """Where the search stands: the champion, or the end of a chain that is not certified."""
     baseline: str = ""
+    floor: Floor | None = None
     policies: tuple[PolicyRow, ...] = ()
     learned: Estimate | None = None
     gain: Estimate | None = None

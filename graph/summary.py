@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trainer.evaluation import Interval
 from trainer.types import Record
@@ -20,6 +20,11 @@ BADGE = {
     "failed": "bold red",
     "undecided": "cyan",
 }
+
+
+AVERAGE = "scores are plain means: every task counts the same whatever its level, every training seed too"
+"""The one average of this project, as tables name it. All tasks have equally many samples, so that weighting tasks or
+samples alike is the same; scores of subsets (levels, families) are never averaged again."""
 
 
 class Score(Record):
@@ -56,6 +61,9 @@ class VersionSummary(Record):
     seeds: int
     reasons: tuple[str, ...]
     harness_commit: str
+
+
+LEFT: Any = {"title_justify": "left", "caption_justify": "left"}
 
 
 class CertificationSummary(Record):
@@ -130,7 +138,7 @@ def _chains(summary: Summary) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="certifications: the end of a chain on fresh seeds, tested once", title_justify="left")
+    table = Table(title="certifications: the end of a chain on fresh seeds, tested once", caption=AVERAGE, **LEFT)
     for column in ("chain", "selected", "fresh seeds, 95 % interval", "detectable", "noise floor σ", "verdict"):
         table.add_column(column, overflow="fold")
     for c in summary.certifications:
@@ -154,7 +162,7 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
     from rich.table import Table
 
     console = Console(file=stream, width=None if stream.isatty() else 150, highlight=False)
-    table = Table(title=f"versions of {escape(summary.run)}", title_justify="left")
+    table = Table(title=f"versions of {escape(summary.run)}", caption=AVERAGE, **LEFT)
     for column in ("version", "change", "prediction", "came out at", "delta, 95 % interval", "verdict"):
         table.add_column(column, overflow="fold")
     for v in summary.versions:
@@ -166,7 +174,7 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
     console.print(table)
     if summary.certifications:
         console.print(_chains(summary))
-    sealed = Table(title="on sealed tasks (opened by this report only)", title_justify="left")
+    sealed = Table(title="on sealed tasks (opened by this report only)", caption=AVERAGE, **LEFT)
     for column in ("policy", "version", "solved, 95 % interval", "pass@k", "validation"):
         sealed.add_column(column)
     for role, policy in (

@@ -12,7 +12,17 @@ from graph.state import Deps
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS, EvalSpec, Suite, episodes_file, result_file
 from trainer.evaluation import Interval, paired_interval, pass_at_k
 from trainer.gate_types import GateReport
-from trainer.types import EvalProtocol, Evaluation, Harness, HealthReport, Record, Task, TrainResult, TrainSpec
+from trainer.types import (
+    EarlyStop,
+    EvalProtocol,
+    Evaluation,
+    Harness,
+    HealthReport,
+    Record,
+    Task,
+    TrainResult,
+    TrainSpec,
+)
 
 BASELINE = "v0000"
 BASE = "base"
@@ -27,6 +37,15 @@ class Version(Record):
     harness_commit: str
     factor: str = ""
     title: str = ""
+
+
+EARLY: Mapping[EarlyStop, str] = {
+    "nan": "NaN or infinity",
+    "no_signal": "no learning signal",
+    "collapse": "the outcome collapsed",
+    "deadline": "its deadline",
+}
+"""Why a training ended before its tokens were used, in words."""
 
 
 class Suites(Record):
@@ -146,7 +165,7 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
             used = 100 * result.cost.tokens / spec.token_budget
             deps.say(
                 "train",
-                f"{spec.version}/seed {spec.seed} ended early ({result.early_stop}) after {used:.0f} % of its tokens",
+                f"{spec.version}/seed {spec.seed} ended early after {used:.0f} % of its tokens: {EARLY[result.early_stop]}",
             )
     for folder in fresh:
         if result_file(folder).exists():

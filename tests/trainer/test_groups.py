@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import statistics
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -90,3 +91,20 @@ def test_empty_input_and_bad_input() -> None:
         group_advantages([0.0, float("nan")], [0, 0])
     with pytest.raises(ValueError, match="one length"):
         groups_with_spread([0.0, 1.0], [0])
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
+@pytest.mark.parametrize("odd", [0.0, 1.0])
+def test_a_group_of_one_loser_or_one_winner_keeps_all_of_its_signal(
+    estimator: Literal["grpo", "rloo"], odd: float
+) -> None:
+    """A mask that asks whether the others agree would drop just the one rollout that differs from them."""
+    group = [1 - odd, 1 - odd, odd, 1 - odd]
+    assert groups_with_spread(group, [0] * 4).tolist() == [True]
+    advantages = group_advantages(group, [0] * 4, estimator)
+    assert (np.sign(advantages) == np.sign(np.array(group) - 0.5)).all()
+    assert abs(advantages[2]) == pytest.approx(3 * abs(advantages[0]))
+    # The same at the scale of a reward that is a sum of weighted terms, where equal rewards differ by rounding.
+    noisy = np.array([0.1 + 0.2, 0.3, 0.3, 0.15 + 0.15])
+    assert group_advantages(noisy, [0] * 4, estimator).tolist() == [0.0] * 4
+    assert (group_advantages(noisy + np.array(group), [0] * 4, estimator) != 0).all()
