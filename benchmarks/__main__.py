@@ -12,6 +12,7 @@ BENCHMARKS = {
     "gate": "how often the promotion gate errs and what it finds, next to the usual practices",
     "strategies": "certify against each at equal budget, from the human reference and from a damaged start",
     "null": "whole runs in which every candidate is a no-op: false promotions, and the spread between seeds",
+    "hacks": "reward hacks and honest improvements before the gate, and hacks in whole runs",
     "health": "the health report from ten thousand to a million rollouts: seconds and memory",
     "python_terms": "what isolation costs a Python reward term in a training step",
 }
