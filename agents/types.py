@@ -109,9 +109,11 @@ class BacktestReport(Record):
 
 class PastPrediction(Record):
     """One trained version: what was predicted, the change a replay foretold of the predicted metric (None where it could
-    not tell), and the change that training brought, both in the metric's own unit."""
+    not tell), and the change that training brought, both in the metric's own unit. ``run`` names an earlier run, and is
+    empty for the present one."""
 
     version: str
+    run: str = ""
     factor: str
     prediction: Prediction
     replayed: float | None

@@ -21,6 +21,8 @@ Starts = Mapping[str, Sequence[str]]
 """Start point to the options of ``graph.run`` that make it."""
 
 DAMAGED = ("--set", "recipe.optim.lr=2e-3")
+INDEPENDENT = ("--set", "designer.use_history=false")
+"""Runs that learned from one another would be no sample to take an interval over."""
 
 
 def cell(out: Path, start: str, options: Sequence[str], seed: int, budget: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def cell(out: Path, start: str, options: Sequence[str], seed: int, budget: Seque
     if not file.exists():
         name = f"{start}-{seed}"
         begin = ["--resume", str(out / name)] if (out / name / "manifest.json").exists() else [
-            "--runs-dir", str(out), "--name", name, "--seed", str(seed), *options
+            "--runs-dir", str(out), "--name", name, "--seed", str(seed), *INDEPENDENT, *options
         ]  # fmt: skip
         command = [sys.executable, "-m", "graph.run", *begin, *budget, "--json"]
         print(f"running {name}", file=sys.stderr, flush=True)

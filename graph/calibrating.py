@@ -6,21 +6,20 @@ Runs of the same seed train the same baseline, so a run leaves out what its own 
 
 from __future__ import annotations
 
-import hashlib
 import math
-from pathlib import Path
 from typing import NamedTuple
 
-from graph.bases import base_of, mix
+from graph.kind import fingerprint_of, shelf_folder
 from graph.record import RunRecord, read_record, write_atomic
-from graph.seals import digest, seal
+from graph.seals import seal
 from graph.state import Deps
-from graph.versions import BASELINE, evaluations, seeds_of, suites_of
+from graph.versions import BASELINE, evaluations, seeds_of
 from trainer.evaluation import score_array
 from trainer.gate import planned_share
-from trainer.gate_calibration import Fingerprint, noise_floor, pooled_floor, read_calibration, store_floor
+from trainer.gate_calibration import Calibration, noise_floor, pooled_floor
 from trainer.gate_evidence import CALIBRATION_DF, version_spread
 from trainer.gate_types import Arm, GatePolicy, VersionSpread
+from trainer.shelf import put, read_shelf
 from trainer.statistics import Spread, detectable_effect, moments, pooled, upper_sigma_factor
 from trainer.types import InputError, Record
 
@@ -44,7 +43,8 @@ class Detectable(NamedTuple):
 
 
 def calibrate(deps: Deps) -> None:
-    """Enter the noise floor of the baseline, which starts from the run's own base (candidates may not), into the store, take what other runs left there, and say what can be seen."""
+    """Enter the noise floor of the baseline into the store, take what other runs left there, and say what can be seen. Only the
+    baseline's: it starts from the run's own base, and candidates may not."""
     path = deps.record.root / FILE
     if not path.exists():
         floor = _exchange(deps) if deps.config.gate.use_calibration else Floor()
@@ -90,37 +90,13 @@ def detectable(baseline: VersionSpread, stored: VersionSpread | None, policy: Ga
 
 
 def _exchange(deps: Deps) -> Floor:
-    import platformdirs
-
-    fingerprint, own = _fingerprint(deps), f"seed {deps.config.run.seed}"
-    folder = platformdirs.user_cache_path("evotrainer") / "calibration"
+    fingerprint, own, folder = fingerprint_of(deps), f"seed {deps.config.run.seed}", shelf_folder("calibration")
     try:
-        known = read_calibration(folder, fingerprint)
+        known = read_shelf(folder, fingerprint, Calibration)
         if floor := noise_floor([baseline_spread(deps.record)]):
-            folder.mkdir(parents=True, exist_ok=True)
-            store_floor(folder, fingerprint, own, floor)
+            put(folder, fingerprint, Calibration, own, floor)
     except (InputError, OSError) as error:
         deps.say("baseline", f"earlier noise floors are left out: {error}")
         return Floor()
     spread = pooled_floor(known, own)
-    return Floor(spread=spread, source=f"{len(known.runs) - (own in known.runs)} runs in {folder}" if spread else "")
-
-
-def _fingerprint(deps: Deps) -> Fingerprint:
-    config, base = deps.config, base_of(deps.record)
-    start = _content(base.path)
-    if base.warm_start:
-        worked = config.recipe.warm_start.worked
-        start = f"warm start of {config.warm_start.steps} steps" + (f", {mix(worked)}" if worked else "")
-    return Fingerprint(
-        domain=config.run.domain,
-        protocol_hash=suites_of(deps.record).protocol_hash,
-        token_budget=config.trainer.token_budget,
-        base_policy=start,
-    )
-
-
-def _content(folder: Path) -> str:
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    listed = "".join(f"{path.relative_to(folder)}\0{digest(path)}\n" for path in files)
-    return hashlib.sha256(listed.encode()).hexdigest()
+    return Floor(spread=spread, source=f"{len(known.others(own))} runs in {folder}" if spread else "")

@@ -79,11 +79,13 @@ class WarmStartSection(Record):
 class DesignerSection(Record):
     """Where candidates come from: the specialists (``run.specialists``), or ``null``: edits that cannot matter, trained on seeds
     of their own, which measure how often a run claims something where there is nothing. ``given`` lists a person's own edits,
-    ``factor=value``, which are tried in their place and order; ``backtest`` false sends them to training unscreened."""
+    ``factor=value``, which are tried in their place and order; ``backtest`` false sends them to training unscreened.
+    ``use_history``: weigh the backtest by how the predictions of earlier runs of the same kind came out."""
 
     candidates: Literal["specialists", "null"] = "specialists"
     given: tuple[str, ...] = ()
     backtest: bool = True
+    use_history: bool = True
 
 
 class RunConfig(Record):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from graph import bases, calibrating, certifying, decide, gating, planning, reporting, routing, setup, versions
+from graph import bases, calibrating, certifying, decide, gating, planning, reporting, routing, setup, track, versions
 from graph.lineage import stand
 from graph.state import Deps, LoopState
 from graph.versions import BASE, BASELINE, Unjudged, Version, version_id
@@ -46,6 +46,7 @@ def baseline(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     health = versions.health_of(deps, BASELINE, None)
     reporting.enter_baseline(deps, health)
     calibrating.calibrate(deps)
+    track.recall(deps)
     deps.say("plan", planning.line(deps, planning.plan(deps)))
     return {"seeds": seeds}
 

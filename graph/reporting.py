@@ -12,6 +12,7 @@ from graph.bases import base_of
 from graph.record import write_atomic
 from graph.state import Deps, LoopState
 from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
+from graph.track import remember
 from graph.versions import BASE, BASELINE, Version, evaluations, results_of, seeds_of, task_ids, unselected, write_tasks
 from trainer.evaluation import Interval, mean_interval, paired_interval, pass_at_k
 from trainer.types import Evaluation, HealthReport
@@ -75,6 +76,7 @@ def make_report(deps: Deps, state: LoopState) -> None:
     summary = summarise(deps, state, shard)
     write_atomic(deps.record.root / "summary.json", summary.model_dump_json(indent=1) + "\n")
     render_report(report_data(deps, summary), Path(summary.report))
+    remember(deps)
 
 
 def _score(interval: Interval) -> Score:

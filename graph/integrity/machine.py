@@ -19,6 +19,7 @@ from graph.leftovers import leftovers
 from graph.session import Manifest, StatusFile, checkpoints
 from graph.state import schema_hash
 from graph.summary import Summary
+from graph.track import Earlier
 from graph.versions import Suites
 from trainer.types import InputError, Record, Task
 
@@ -30,6 +31,7 @@ FILES: Mapping[str, tuple[type[Record], Mend]] = {
     "protocol.json": (Suites, ""),
     "base.json": (BasePolicy, "remake"),
     "calibration.json": (Floor, "rewind"),
+    "earlier.json": (Earlier, "rewind"),
 }
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from agents.proxies import PROXIES
 from agents.types import BacktestReport, Intervention, Prediction
-from graph.record import RunRecord
-from graph.track import track_record
+from graph.record import RunRecord, read_record
+from graph.track import FILE, Earlier, own_past, track_record
 from graph.versions import Version, realised
 from tests.agents.situations import finding, lower_rate
+from tests.runs import LEAST, Runner, arguments
 from tests.trainer.rollout_tables import write
 from trainer.harness_files import apply_edit, parse_harness
 from trainer.replay import replay
@@ -109,3 +110,40 @@ def test_a_real_replay_says_what_it_told_and_what_not(broken: Callable[[], Path]
     assert ("replay" in report.untold) == (not report.replay.applicable)
     said = json.dumps([d for d in record.entries("decisions") if d["role"] == "backtester"])
     assert report.verdict == "refuse" or all(name in said for name in report.untold)
+
+
+def test_earlier_runs_count_once_a_run_that_repeats_them_learns_nothing_and_a_damaged_store_stops_nothing(
+    tmp_path: Path,
+) -> None:
+    runner = Runner(tmp_path / "home")
+
+    def run(name: str, seed: int, **options: object) -> tuple[RunRecord, str]:
+        values = {**LEAST, "warm_start.steps": 20, **{k.replace("__", "."): v for k, v in options.items()}}
+        done = runner.run(*arguments(tmp_path, name, values, versions=1), "--seed", str(seed))
+        assert done.returncode == 0, done.stderr
+        return RunRecord(tmp_path / name), done.stderr + done.stdout
+
+    def taken(record: RunRecord) -> Earlier:
+        return read_record(record.root / FILE, Earlier)
+
+    first, _ = run("first", 0)
+    left = own_past(first)
+    assert left and taken(first) == Earlier()
+    again, _ = run("again", 0)
+    assert taken(again) == Earlier() and own_past(again) == left, "the same run, twice"
+    given, said = run("given", 1, **{"designer.given": '["optim.lr=3e-4"]'})
+    (name,) = {p.run for p in taken(given).past}
+    assert "seed 0" in name and f"{len(left)} predictions of 1 earlier run score" in said
+    assert [p.model_copy(update={"run": ""}) for p in taken(given).past] == list(left)
+    both = track_record(given)
+    assert both.predictions.n == len(left) + len(own_past(given))
+    assert f"Counted with {len(left)} predictions of 1 earlier run" in (given.root / "report.html").read_text()
+    (store,) = (runner.home / "cache").rglob("backtests/*.json")
+    assert list(json.loads(store.read_text())["runs"]) == [name], "what a person gave is no prediction of ours"
+    alone, _ = run("alone", 2, designer__use_history="false")
+    assert taken(alone) == Earlier()
+    store.write_text("{")
+    spoilt, said = run("spoilt", 3)
+    assert taken(spoilt) == Earlier() and store.read_text() == "{"
+    assert f"predictions of earlier runs are left out: {store}" in said
+    assert "later runs will not learn" in said
