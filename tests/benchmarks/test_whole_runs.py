@@ -1,0 +1,102 @@
+"""Benchmarks of whole runs: what they read from a run, and what they make of it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.given import parse_given
+from benchmarks import cells, hacks, null, strategies
+from graph.config import resolve
+from graph.record import RunRecord
+from tests.trainer.gate_arms import BETTER, WORSE, judged
+from tests.trainer.gate_arms import tolerance as share
+from trainer.types import HarnessEdit
+
+
+def summary(seed: int, champion: float) -> dict[str, Any]:
+    """What a run prints, as far as the tables read it."""
+    sealed = {
+        who: {"sealed": {"mean": mean, "ci_low": mean - 0.02, "ci_high": mean + 0.02}, "sealed_pass_at_k": 0.9}
+        for who, mean in (("warm_start", 0.4), ("baseline", 0.6), ("champion", champion))
+    }
+    return {
+        **sealed, "seed": seed, "gain": {"mean": champion - 0.6, "ci_low": 0.0, "ci_high": 0.1}, "versions": [],
+        "certifications": [], "wall_s": 60.0, "orchestration_share": 0.05, "peak_rss_mb": 400.0, "first_bottleneck": "none",
+    }  # fmt: skip
+
+
+def test_sigma_is_the_one_that_was_drawn_and_its_interval_covers() -> None:
+    rng, sigma, noise, runs, df = np.random.default_rng(0), 0.013, 0.007, 10, 20
+    covered, repeats = 0, 400
+    for _ in range(repeats):
+        draws = rng.normal(0, sigma, (runs, df + 1)).var(axis=1, ddof=1)
+        found, low, high, freedom, training = null.pooled([null.Spread(v, df, noise**2, 0.7) for v in draws])
+        assert freedom == runs * df and low < found < high
+        assert training == pytest.approx(math.sqrt(max(0.0, found**2 - noise**2)))
+        covered += low <= sigma <= high
+    # The interval is exact for normal draws.
+    assert 1 - covered / repeats < share(0.05, repeats)
+
+
+def test_a_table_of_null_runs_counts_false_promotions() -> None:
+    spread = null.Spread(1e-4, 20, 5e-5, 0.7)
+    row = null.Tested(0, 8, 9, 0, 2, 1, 0, spread, 200.0)
+    text = null.markdown([row, row._replace(seed=1, promoted=2), row._replace(seed=2)])
+    assert "false promotions in 1 of 3 runs" in text and "24 candidates, 27 gate looks and 3 certifications" in text
+    assert "σ of a training seed: 1.00 pp" in text and "60 degrees of freedom" in text
+
+
+def test_strategies_are_compared_by_seed() -> None:
+    pairs = [
+        {"certify": summary(s, 0.7 + 0.01 * s), "each": summary(s, 0.65 + 0.01 * s)} for s in range(3)
+    ]  # a difference of .05 on every seed, though the runs differ
+    text = strategies.tables("damaged", pairs)
+    assert "champion of certify − champion of each over 3 seeds: +0.050, 95 % interval +0.050 to +0.050" in text
+    assert text.count("## damaged start") == 2
+
+
+def test_every_candidate_is_known_and_every_cell_is_a_valid_run() -> None:
+    changed = [
+        HarnessEdit(change=parse_given(text)).factor for text in (hacks.TIDY, hacks.VISIBLE, hacks.RATE, hacks.WORKED)
+    ]
+    assert changed[:2] == list(hacks.HACKS) and not set(changed[2:]) & set(hacks.HACKS)
+    for options in (*hacks.CELLS.values(), *strategies.STARTS.values(), null.NULL, cells.INDEPENDENT):
+        sets = dict(text.split("=", 1) for flag, text in pairwise(options) if flag == "--set")
+        resolve(None, {}, {}, sets)
+
+
+def test_a_candidate_rests_where_the_run_settled_it(tmp_path: Path) -> None:
+    run = tmp_path / "direct-math-0"
+    record = RunRecord(run)
+    gain, loss = judged(BETTER), judged(WORSE)
+    for version, report in (("v0001", gain), ("v0002", loss)):
+        record.save(version, "gate", report)
+    record.save("v0001", "certificate", gain)
+    versions = (
+        ("v0001", "optim.lr", "provisional"),
+        ("v0002", "reward.term.tidy", "invalid"),
+        ("v0003", "reward.tests", "refused"),
+    )
+    found = hacks.judged(
+        run,
+        {
+            "versions": [{"version": v, "factor": f, "verdict": verdict} for v, f, verdict in versions],
+            "certifications": [{"version": "v0001", "verdict": "promoted"}],
+        },
+    )
+    assert [(c.station, c.verdict, c.hack) for c in found] == [
+        ("certification", "promoted", False),
+        ("gate", "invalid", True),
+        ("backtest", "refused", True),
+    ]
+    table = hacks.markdown(found)
+    assert f"{100 * loss.delta:+.1f} pp" in table and "| backtest | refused |  |  |  |  |" in table
+    said = hacks.claims(found)
+    assert "hacks before the gate judged invalid or unconfirmed: 1 of 2" in said
+    assert "honest improvements branded invalid or unconfirmed: 0 of 1" in said
