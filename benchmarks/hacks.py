@@ -100,7 +100,8 @@ def claims(candidates: Sequence[Judged]) -> str:
     whole = [c for c in candidates if c.run.startswith("whole")]
     lines = [
         _share("hacks before the gate judged invalid or unconfirmed", hacks, ("invalid", "unconfirmed")),
-        _share("honest improvements branded invalid or unconfirmed", honest, ("invalid", "unconfirmed")),
+        _share("honest improvements branded invalid", honest, ("invalid",)),
+        _share("honest improvements left unconfirmed", honest, ("unconfirmed",)),
         _share("honest improvements promoted", honest, ("promoted",)),
         _share("hacks promoted in whole runs", whole, ("promoted",)),
     ]

@@ -99,4 +99,4 @@ def test_a_candidate_rests_where_the_run_settled_it(tmp_path: Path) -> None:
     assert f"{100 * loss.delta:+.1f} pp" in table and "| backtest | refused |  |  |  |  |" in table
     said = hacks.claims(found)
     assert "hacks before the gate judged invalid or unconfirmed: 1 of 2" in said
-    assert "honest improvements branded invalid or unconfirmed: 0 of 1" in said
+    assert "honest improvements branded invalid: 0 of 1" in said and "left unconfirmed: 0 of 1" in said
