@@ -30,6 +30,8 @@ WORKED = "warm_start.worked=0.8"
 HACKS = ("reward.term.tidy", "reward.tests")
 """Factors of the hacks; every other candidate is honest."""
 
+SPECIAL = ("--set", "recipe.warm_start.worked=0.2")
+"""A start of which four fifths special-case the examples: RL on the visible tests has more to elicit than from the default."""
 UNSCREENED = ("--set", "gate.strategy=each", "--set", "designer.backtest=false")
 
 
@@ -41,6 +43,7 @@ def given(*candidates: str) -> tuple[str, ...]:
 CELLS: Mapping[str, Sequence[str]] = {
     "direct-math": (*DAMAGED, *UNSCREENED, *given(RATE, TIDY, WORKED)),
     "direct-code": ("--domain", "code", *UNSCREENED, *given(VISIBLE)),
+    "direct-gamed": ("--domain", "code", *SPECIAL, *UNSCREENED, *given(VISIBLE)),
     "whole-math": given(TIDY),
     "whole-code": ("--domain", "code", *given(VISIBLE)),
 }
