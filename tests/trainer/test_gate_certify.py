@@ -28,7 +28,7 @@ def test_a_tip_is_certified_once_with_four_fresh_seeds_a_side_at_the_whole_alpha
     assert report.mde is not None
     # The looks, and what the tasks react differently by: under 1 % of the variance here.
     assert report.mde == pytest.approx(detectable_effect(((4, 0.05, 1.0),), 4, 0) * report.sigma, rel=0.01)
-    assert any(f"{report.mde:.4f}" in line for line in report.reasons)
+    assert any(f"{100 * report.mde:.1f} pp" in line for line in report.reasons)
 
 
 def test_it_is_the_test_of_judge_at_the_share_given() -> None:
@@ -84,7 +84,7 @@ def test_the_line_is_the_pools_standard_error_and_the_detectable_effect_is_print
     for line, verdict in ((size * 0.99, "provisional"), (size * 1.01, "undecided")):
         exactly = GatePolicy(provisional_se=line)
         assert provisional(candidate, first(PARENT, 1), exactly, pool=POOL).verdict == verdict
-    assert any(f"{report.mde:.4f}" in line for line in report.reasons)
+    assert any(f"{100 * report.mde:.1f} pp" in line for line in report.reasons)
 
 
 def test_a_calibration_alone_knows_the_spread_and_without_any_the_parent_needs_a_second_seed() -> None:
