@@ -37,15 +37,21 @@ def parse_given(text: str) -> Change:
     if not sign:
         raise ValueError(f"'{text}' is not FACTOR=VALUE")
     try:
-        parsed = tomllib.loads(f"v = {value}")["v"]
+        table = tomllib.loads(f"v = {value}")
+        parsed = table["v"] if len(table) == 1 else value
     except tomllib.TOMLDecodeError:
         parsed = value
     change = make_change(factor, parsed)
+    if HarnessEdit(change=change).factor != factor:
+        raise ValueError(f"{factor} names another term than {HarnessEdit(change=change).factor}")
     return normalise(Recipe(), change)
 
 
 def bypassed(inp: BacktestInput, why: str) -> BacktestReport:
-    """The report on a candidate that is not screened."""
+    """The report on a candidate that is not screened; one that could not be committed is refused all the same."""
+    if inp.config_error:
+        check = Check(name="config_valid", passed=False, detail=inp.config_error)
+        return BacktestReport(verdict="refuse", checks=(check,), reasons=(inp.config_error,))
     checks = (Check(name="single_factor", passed=True, detail=f"{why}: the backtest is bypassed"),)
     return BacktestReport(verdict="pass", checks=checks, replay=inp.replay)
 

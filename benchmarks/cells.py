@@ -21,7 +21,7 @@ Starts = Mapping[str, Sequence[str]]
 """Start point to the options of ``graph.run`` that make it."""
 
 DAMAGED = ("--set", "recipe.optim.lr=2e-3")
-INDEPENDENT = ("--set", "designer.use_history=false")
+INDEPENDENT = ("--set", "designer.use_history=false", "--set", "gate.use_calibration=false")
 """Runs that learned from one another would be no sample to take an interval over."""
 
 

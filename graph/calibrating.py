@@ -45,11 +45,7 @@ class Detectable(NamedTuple):
 def calibrate(deps: Deps) -> None:
     """Enter the noise floor of the baseline into the store, take what other runs left there, and say what can be seen. Only the
     baseline's: it starts from the run's own base, and candidates may not."""
-    path = deps.record.root / FILE
-    if not path.exists():
-        floor = _exchange(deps) if deps.config.gate.use_calibration else Floor()
-        write_atomic(path, floor.model_dump_json(indent=1) + "\n")
-        seal(deps.record.root, [path])
+    take(deps)
     stored = calibration_of(deps.record)
     own = baseline_spread(deps.record)
     if own.df < 1:
@@ -63,6 +59,15 @@ def calibrate(deps: Deps) -> None:
     )
 
 
+def take(deps: Deps) -> None:
+    """Exchange noise floors with the store, once per run."""
+    path = deps.record.root / FILE
+    if not path.exists():
+        floor = _exchange(deps) if deps.config.gate.use_calibration else Floor()
+        write_atomic(path, floor.model_dump_json(indent=1) + "\n")
+        seal(deps.record.root, [path])
+
+
 def calibration_of(record: RunRecord) -> VersionSpread | None:
     """What this run took from earlier ones; runs of before there was such a store took nothing."""
     path = record.root / FILE
@@ -70,7 +75,10 @@ def calibration_of(record: RunRecord) -> VersionSpread | None:
 
 
 def baseline_spread(record: RunRecord) -> VersionSpread:
-    validation = evaluations(record, BASELINE, seeds_of(record, BASELINE), "validation")
+    """Over the seeds that the baseline had before the first candidate; a certification may give it more."""
+    entry = next((e for e in record.entries("ledger") if e["kind"] == "baseline"), None)
+    seeds = entry["seeds"] if entry else seeds_of(record, BASELINE)
+    validation = evaluations(record, BASELINE, seeds, "validation")
     return version_spread(Arm(version=BASELINE, validation=validation, gate=()), moments(score_array(validation)))
 
 

@@ -198,7 +198,7 @@ def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
             return report
         if questions := open_questions(diagnosis, idea, report):
             check = Check(name="checklist", passed=False, detail="open: " + ", ".join(questions))
-        elif late := too_late(deps, deps.harness.load(proposal.commit).recipe):
+        elif proposal.commit and (late := too_late(deps, deps.harness.load(proposal.commit).recipe)):
             check = Check(name="time", passed=False, detail=late)
         else:
             return report

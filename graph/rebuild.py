@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graph import bases, versions
-from graph.integrity.folders import kind_of
+from graph import bases, calibrating, track, versions
+from graph.calibrating import calibration_of
+from graph.integrity.folders import decided, kind_of
 from graph.lineage import stand
 from graph.record import RunRecord, read_record
+from graph.seals import sealed
 from graph.state import Deps, LoopState
+from graph.track import track_record
 from graph.versions import BASE, BASELINE
-from trainer.gate_types import GateReport
 
 
 class Standing(NamedTuple):
@@ -71,15 +73,18 @@ def _reports(root: Path, settled: Sequence[str]) -> int:
 
 
 def require_records(record: RunRecord) -> None:
-    """What the run has decided and measured parses, and the ledger's certificates are there. Raises InputError, with file
+    """What the run has decided and measured parses, and what the ledger speaks of is there. Raises InputError, with file
     and remedy: the report would find out, but hours of training later."""
     for folder in sorted((record.root / "versions").glob("v*/")):
         for path in sorted(folder.glob("*.json")):
             if kind := kind_of(path.stem):
                 read_record(path, kind)
     for entry in record.entries("ledger"):
-        if entry["kind"] == "certification" and entry["gate"]:
-            record.load(entry["version"], "certificate", GateReport)
+        for name in decided(entry):
+            if kind := kind_of(name):
+                record.load(entry["version"], name, kind)
+    calibration_of(record)
+    track_record(record)
 
 
 def remake(deps: Deps) -> None:
@@ -91,6 +96,10 @@ def remake(deps: Deps) -> None:
     if not entries:
         return
     bases.make_base(deps)
+    known = sealed(record.root)
+    for file, take in ((calibrating.FILE, calibrating.take), (track.FILE, track.recall)):
+        if known[file]:  # a run of before there were such stores took nothing
+            take(deps)
     seeds = {e["version"]: _seeds(record, e) for e in entries}
     lacking = [v for v, n in seeds.items() if not _complete(record, v, n)]
     if not lacking:

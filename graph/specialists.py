@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainer.types import Change, InputError
+from trainer.types import Change, HarnessEdit, InputError
 
 if TYPE_CHECKING:
     from agents.types import Specialists
@@ -41,7 +41,22 @@ def specialists_of(designer: DesignerSection, origins: Mapping[str, str] | None 
 
 
 def changes(given: Sequence[str]) -> Sequence[Change]:
-    """Raises ValueError with a short reason."""
+    """Raises ValueError, with the candidate, for what no harness takes; a harness of terms of its own may still refuse one."""
     from agents.given import parse_given
+    from trainer.harness_files import apply_edit, parse_harness
+    from trainer.seed_harness import load_seed_files
 
-    return [parse_given(text) for text in given]
+    found: list[Change] = []
+    seed = load_seed_files()
+    for text in given:
+        try:
+            change = parse_given(text)
+            terms = [other for other in found if other.kind == "term"]  # a weight may be that of a term given before
+            files: Mapping[str, str] = seed
+            for step in (*terms, change):
+                files = apply_edit(files, HarnessEdit(change=step))
+            parse_harness(files, "")
+        except (ValueError, InputError) as err:
+            raise ValueError(f"{text!r}: {err}") from err
+        found.append(change)
+    return found

@@ -6,7 +6,6 @@ once, before the first candidate, so that a run that is resumed decides as it wo
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from agents.backtest_score import record_of
@@ -106,8 +105,5 @@ def _earlier(deps: Deps) -> tuple[PastPrediction, ...]:
 
 
 def _name(deps: Deps) -> str:
-    """Equal for runs that were started alike: they repeat one another, and count once."""
-    config = deps.config
-    parts = (config.recipe, config.designer, config.gate, config.trainer, config.run.specialists)
-    text = "\n".join(part if isinstance(part, str) else part.model_dump_json() for part in parts)
-    return f"seed {config.run.seed}, {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    """Runs of one seed train much the same, whatever else differs: the latest counts, and none learns from its twin."""
+    return f"seed {deps.config.run.seed}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,8 +73,12 @@ def read_shelf(folder: Path, fingerprint: Fingerprint, kind: type[Shelf[T]]) -> 
 
 def put(folder: Path, fingerprint: Fingerprint, kind: type[Shelf[T]], run: str, entry: T) -> None:
     """Enter what ``run`` leaves (again: replaced, so that a repeated call changes nothing) and write the file whole."""
-    stored = read_shelf(folder, fingerprint, kind)
-    runs = {**stored.others(run), run: entry}
-    changed = kind(fingerprint=fingerprint, runs=dict(list(runs.items())[-KEPT:]))
-    with replacing(shelf_file(folder, fingerprint)) as partial:
-        partial.write_text(changed.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = shelf_file(folder, fingerprint)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # runs end side by side: nobody's entry may get lost
+        stored = read_shelf(folder, fingerprint, kind)
+        runs = {**stored.others(run), run: entry}
+        changed = kind(fingerprint=fingerprint, runs=dict(list(runs.items())[-KEPT:]))
+        with replacing(path) as partial:
+            partial.write_text(changed.model_dump_json(indent=1) + "\n", encoding="utf-8")

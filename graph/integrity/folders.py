@@ -57,19 +57,24 @@ def _missing(run: Run, version: str) -> Iterator[Problem]:
     entry = run.settled.get(version)
     if entry is None:
         return  # not settled: its nodes run again
-    wanted = ["version"]
-    if version != BASELINE:
-        wanted += ["diagnosis", "intervention", "proposal", "backtest"]
+    wanted = decided(entry)
     if version == BASELINE or entry["gate"]:
         wanted += ["training", "health"]
-    if entry.get("gate"):
-        wanted.append("gate")
-    if (tested := certification(run, version)) and tested["gate"]:
-        wanted.append("certificate")
+    if tested := certification(run, version):
+        wanted += decided(tested)
     for name in wanted:
         path = run.record.version_dir(version) / f"{name}.json"
         if not path.exists():
             yield run.problem(path, MISSING, mend_of(run, version, name))
+
+
+def decided(entry: Mapping[str, Any]) -> list[str]:
+    """The records behind an entry of the ledger that hold decisions: nothing measured makes them again."""
+    if entry["kind"] == "certification":
+        return ["certificate"] if entry["gate"] else []
+    if entry["kind"] == "baseline":
+        return ["version"]
+    return ["version", "diagnosis", "intervention", "proposal", "backtest", *(["gate"] if entry["gate"] else [])]
 
 
 def mend_of(run: Run, version: str, name: str) -> Mend:

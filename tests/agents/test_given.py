@@ -7,7 +7,7 @@ import pytest
 from agents.edits import apply_change, value_text
 from agents.given import GivenCandidates, parse_given
 from agents.playbook import Playbook, load_rules
-from agents.types import Case, DesignInput
+from agents.types import BacktestInput, Case, DesignInput
 from tests.agents.test_null import ask
 from trainer.types import PutTerm, Recipe, SetOption, SetWeight
 
@@ -67,6 +67,24 @@ def test_an_impossible_change_is_dropped_with_its_reason() -> None:
     assert idea is not None
     assert idea.edit.factor == "optim.lr"
     assert "both choose groups" in idea.dropped[0].reason
+
+
+def test_what_could_not_be_committed_is_refused_though_nothing_is_screened() -> None:
+    specialists = given("optim.lr=1e-4", screen=False)
+    idea = specialists.design(ask(Recipe()))
+    assert idea is not None
+    inp = BacktestInput(
+        domain="math",
+        intervention=idea,
+        signature="s",
+        actual_factors=("optim.lr",),
+        paths=(),
+        config_error="",
+        replay=None,
+    )
+    assert specialists.backtest(inp).verdict == "pass"
+    refused = specialists.backtest(inp.model_copy(update={"actual_factors": (), "config_error": "no such term"}))
+    assert (refused.verdict, refused.reasons) == ("refuse", ("no such term",))
 
 
 def with_cases(cases: tuple[Case, ...]) -> DesignInput:

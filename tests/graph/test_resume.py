@@ -40,6 +40,35 @@ def test_a_damaged_certificate_is_named_before_any_work(harm: str, broken: Calla
     assert check_run(run).sound
 
 
+@pytest.mark.parametrize("name", ["versions/v0001/intervention.json", "versions/v0001/gate.json", "earlier.json"])
+def test_what_later_verdicts_rest_on_is_asked_for_before_any_work(
+    name: str, broken: Callable[[], Path], runner: Runner
+) -> None:
+    run = broken()
+    if name.startswith("versions"):
+        (run / name).unlink()
+    else:
+        cut(run / name)
+    before = set(run.glob("versions/*/*"))
+    done = runner.run("--resume", str(run), "--versions", "3")
+    assert done.returncode == 2
+    (line,) = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert line.startswith(f"error: {run / name}: ") and "Traceback" not in done.stderr
+    assert set(run.glob("versions/*/*")) == before, "nothing was trained"
+
+
+def test_what_was_taken_from_earlier_runs_is_taken_again_where_a_repair_set_it_aside(
+    broken: Callable[[], Path], runner: Runner
+) -> None:
+    run = broken()
+    for name in ("earlier.json", "calibration.json"):
+        cut(run / name)
+    assert runner.runs("check", str(run), "--repair").returncode == 0
+    assert not (run / "earlier.json").exists()
+    assert runner.run("--resume", str(run)).returncode == 0
+    assert (run / "earlier.json").exists() and (run / "calibration.json").exists()
+
+
 @pytest.mark.parametrize("lost", [("report.html",), ("summary.json",), ("summary.json", "report.html")])
 def test_a_lost_report_is_written_again_from_what_was_measured(
     lost: tuple[str, ...], broken: Callable[[], Path], runner: Runner

@@ -11,6 +11,14 @@ from graph.config import DesignerSection
 from graph.specialists import specialists_of
 from trainer.types import InputError
 
+SHORT = 'reward.term.short={term={name="short", description="short", sql="-response_length"}, weight=2}'
+
+
+def test_a_weight_may_be_of_a_term_that_was_given_before() -> None:
+    given = specialists_of(DesignerSection(given=(SHORT, "reward.weights.short=1")))
+    assert isinstance(given, GivenCandidates)
+    assert [change.kind for change in given.changes] == ["term", "weight"]
+
 
 def test_who_decides() -> None:
     assert isinstance(specialists_of(DesignerSection()), Playbook)
@@ -26,7 +34,15 @@ def test_who_decides() -> None:
     [
         (DesignerSection(candidates="null", given=("optim.lr=1e-4",)), "--set: designer.given: .*drop one"),
         (DesignerSection(backtest=False), "--set: designer.backtest: .*designer.given"),
-        (DesignerSection(given=("optim.rate=1",)), "--set: designer.given: optim.rate is not a factor.*optim.lr=3e-4"),
+        (
+            DesignerSection(given=("optim.rate=1",)),
+            "--set: designer.given: 'optim.rate=1': optim.rate is not a factor.*optim.lr=3e-4",
+        ),
+        (DesignerSection(given=("optim.lr=1e-4", "optim.lr=-1")), "designer.given: 'optim.lr=-1': .*greater than 0"),
+        (DesignerSection(given=("reward.weights.none=1",)), "'reward.weights.none=1': .*no such reward term"),
+        (DesignerSection(given=("reward.weights.format=nan",)), "'reward.weights.format=nan': .*finite"),
+        (DesignerSection(given=("optim.lr=3e-4\nfoo=2",)), "number"),
+        (DesignerSection(given=(SHORT.replace("term.short", "term.other"),)), "names another term"),
     ],
 )
 def test_what_does_not_go_together_is_refused(section: DesignerSection, line: str) -> None:

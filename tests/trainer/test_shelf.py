@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.runs import ROOT
 from trainer.gate_calibration import Calibration, NoiseFloor
 from trainer.shelf import KEPT, Fingerprint, put, read_shelf, shelf_file
 from trainer.types import InputError
@@ -26,7 +29,7 @@ def test_a_file_holds_one_entry_per_run(tmp_path: Path) -> None:
     assert read_shelf(folder, HERE, Calibration).runs == {"a": FLOOR, "b": FLOOR}
     other = HERE.model_copy(update={"token_budget": 2000})
     assert read_shelf(folder, other, Calibration).runs == {}
-    assert [path.name for path in folder.iterdir()] == [f"{HERE.key}.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [f"{HERE.key}.json", f"{HERE.key}.lock"]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,16 @@ def test_a_damaged_file_is_one_line_with_the_remedy(tmp_path: Path, content: byt
         assert "delete the file" in text
         assert "\n" not in text
     assert path.read_bytes() == content
+
+
+def test_runs_that_end_side_by_side_lose_no_entry(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tests.trainer.test_shelf import *\n"
+        "for i in range(20): put(Path(sys.argv[1]), HERE, Calibration, f'{sys.argv[2]}{i}', FLOOR)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), who], cwd=ROOT) for who in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert len(read_shelf(tmp_path, HERE, Calibration).runs) == 40
 
 
 def test_the_latest_runs_are_kept_in_the_order_in_which_they_last_wrote(tmp_path: Path) -> None:
