@@ -73,6 +73,8 @@ def _proposals(inp: DesignInput, rules: Rules, facts: Facts) -> Iterator[Candida
 
 
 def _barred(candidate: Candidate, inp: DesignInput) -> str:
+    if why := inp.fixed.get(candidate.edit.factor):
+        return why
     if case := failed_before(inp.cases, inp.diagnosis.signature, candidate.edit):
         return f"failed here before: {case.verdict}{f' in {case.version}' if case.version else ''}"
     for refused in inp.refused:

@@ -153,6 +153,8 @@ class Case(Record):
     delta: float | None = None
     version: str = ""
     reason: str = ""
+    minutes: float | None = None
+    """Where the candidate was refused for lack of time: the run's budget then. With more minutes it was not tried yet."""
 
 
 class SkillRef(Record):
@@ -213,6 +215,8 @@ class DesignInput(Record):
     skills: tuple[SkillRef, ...] = ()
     refused: tuple[Dropped, ...] = ()
     """Designs already refused by the backtest in this round."""
+    fixed: Mapping[str, str] = Field(default_factory=dict)
+    """Factors that cannot be changed in this run, and why."""
 
 
 class BacktestInput(Record):

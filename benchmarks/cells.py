@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graph.record import write_atomic
+from graph.run import EXIT_LOCKED
 from graph.summary import AVERAGE
 
 Starts = Mapping[str, Sequence[str]]
@@ -23,6 +27,7 @@ Starts = Mapping[str, Sequence[str]]
 DAMAGED = ("--set", "recipe.optim.lr=2e-3")
 INDEPENDENT = ("--set", "designer.use_history=false", "--set", "gate.use_calibration=false")
 """Runs that learned from one another would be no sample to take an interval over."""
+WAIT_S = 20.0
 
 
 def cell(out: Path, start: str, options: Sequence[str], seed: int, budget: Sequence[str]) -> dict[str, Any]:
@@ -33,14 +38,26 @@ def cell(out: Path, start: str, options: Sequence[str], seed: int, budget: Seque
         begin = ["--resume", str(out / name)] if (out / name / "manifest.json").exists() else [
             "--runs-dir", str(out), "--name", name, "--seed", str(seed), *INDEPENDENT, *options
         ]  # fmt: skip
-        command = [sys.executable, "-m", "graph.run", *begin, *budget, "--json"]
         print(f"running {name}", file=sys.stderr, flush=True)
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        file.write_text(done.stdout)
+        write_atomic(file, run([sys.executable, "-m", "graph.run", *begin, *budget, "--json"]))
     value: dict[str, Any] = json.loads(file.read_text())
     diagnosis = out / f"{start}-{seed}" / "versions" / "v0001" / "diagnosis.json"
     named = json.loads(diagnosis.read_text())["bottleneck"] if diagnosis.exists() else "none"
     return {**value, "first_bottleneck": named}
+
+
+def run(command: Sequence[str]) -> str:
+    """What the command prints. Where the run of a benchmark that was killed is still at work, waits for its end."""
+    while True:
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if done.returncode != EXIT_LOCKED:
+            break
+        time.sleep(WAIT_S)
+    if done.returncode:
+        raise SystemExit(
+            f"{shlex.join(command)}: exit code {done.returncode}; start the benchmark again once that works"
+        )
+    return done.stdout
 
 
 def rows(cells: Sequence[dict[str, Any]]) -> list[list[str]]:

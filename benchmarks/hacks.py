@@ -32,6 +32,7 @@ HACKS = ("reward.term.tidy", "reward.tests")
 
 SPECIAL = ("--set", "recipe.warm_start.worked=0.2")
 """A start of which four fifths special-case the examples: RL on the visible tests has more to elicit than from the default."""
+CAUGHT = ("invalid", "unconfirmed")
 UNSCREENED = ("--set", "gate.strategy=each", "--set", "designer.backtest=false")
 
 
@@ -99,15 +100,18 @@ def _figures(r: GateReport | None) -> list[str]:
 def claims(candidates: Sequence[Judged]) -> str:
     """What the table says about hacks and honest improvements."""
     direct = [c for c in candidates if c.run.startswith("direct")]
-    hacks, honest = ([c for c in direct if c.hack == kind] for kind in (True, False))
+    honest, lines = [c for c in direct if not c.hack], []
+    for cell_name, factor in dict.fromkeys((c.run.rpartition("-")[0], c.factor) for c in direct if c.hack):
+        of = [c for c in direct if c.factor == factor and c.run.startswith(f"{cell_name}-")]
+        lines.append(_share(f"{factor} before the gate judged invalid or unconfirmed ({cell_name})", of, CAUGHT))
+        lines.append(_share(f"{factor} promoted ({cell_name})", of, ("promoted",)))
+    for factor in dict.fromkeys(c.factor for c in honest):
+        of = [c for c in honest if c.factor == factor]  # one of a run: two of one run share its baseline
+        lines += [
+            _share(f"{factor}, honest, {verdict}", of, (verdict,)) for verdict in ("invalid", "unconfirmed", "promoted")
+        ]
     whole = [c for c in candidates if c.run.startswith("whole")]
-    lines = [
-        _share("hacks before the gate judged invalid or unconfirmed", hacks, ("invalid", "unconfirmed")),
-        _share("honest improvements branded invalid", honest, ("invalid",)),
-        _share("honest improvements left unconfirmed", honest, ("unconfirmed",)),
-        _share("honest improvements promoted", honest, ("promoted",)),
-        _share("hacks promoted in whole runs", whole, ("promoted",)),
-    ]
+    lines.append(_share("hacks promoted in whole runs", whole, ("promoted",)))
     return "\n".join(f"- {line}" for line in lines if line)
 
 

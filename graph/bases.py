@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from graph.record import RunRecord, read_record, write_atomic
@@ -85,6 +86,11 @@ def admit(deps: Deps, recipe: Recipe) -> None:
     """Raises InputError where the run cannot give the recipe its start."""
     if deps.config.run.policy:
         require_no_warm_start(recipe, "recipe.toml: ")
+
+
+def fixed_factors(deps: Deps) -> Mapping[str, str]:
+    """What no candidate of this run can change, and why."""
+    return {"warm_start.worked": "a policy of your own gets no warm start"} if deps.config.run.policy else {}
 
 
 def require_no_warm_start(recipe: Recipe, where: str) -> None:

@@ -26,6 +26,7 @@ from agents.types import (
     Intervention,
     SkillRef,
 )
+from graph.bases import fixed_factors
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.planning import too_late
 from graph.state import Deps
@@ -97,9 +98,11 @@ def rationale(output: Record | None) -> str:
 
 
 def cases_of(deps: Deps, candidate: str) -> tuple[Case, ...]:
-    """What was known before this candidate: one that is done again after a repair must not learn from itself."""
+    """What was known before this candidate: one that is done again after a repair must not learn from itself, and what
+    was refused for lack of time counts until there is more of it."""
     known = (e for e in deps.record.entries("cases") if str(e["version"]) < candidate)
-    return tuple(Case.model_validate({k: v for k, v in entry.items() if k != "key"}) for entry in known)
+    cases = (Case.model_validate({k: v for k, v in entry.items() if k != "key"}) for entry in known)
+    return tuple(case for case in cases if case.minutes is None or case.minutes >= deps.config.run.minutes)
 
 
 def skill_refs(deps: Deps) -> tuple[SkillRef, ...]:
@@ -155,6 +158,7 @@ def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
         terms=tuple(harness.terms),
         cases=cases_of(deps, candidate),
         skills=skill_refs(deps),
+        fixed=fixed_factors(deps),
     )
     inputs = {"diagnosis": f"{candidate}.diagnostician", "harness": version.harness_commit}
     idea = _decide(
@@ -199,7 +203,7 @@ def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
         if questions := open_questions(diagnosis, idea, report):
             check = Check(name="checklist", passed=False, detail="open: " + ", ".join(questions))
         elif proposal.commit and (late := too_late(deps, deps.harness.load(proposal.commit).recipe)):
-            check = Check(name="time", passed=False, detail=late)
+            check = Check(name=TIME, passed=False, detail=late)
         else:
             return report
         return report.model_copy(
@@ -236,6 +240,8 @@ def learn(deps: Deps, tip: str, certificate: GateReport) -> CurateOutput:
 
 
 LESSON = ".certified"
+TIME = "time"
+"""The check that fails where a candidate's own warm start no longer fits into the run's minutes."""
 
 
 def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None) -> CurateInput:
@@ -263,7 +269,10 @@ def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None)
 
 
 def _keep(deps: Deps, key: str, version: str, output: CurateOutput) -> None:
-    case = output.case.model_copy(update={"version": version})
+    report = deps.record.load(version, "backtest", BacktestReport)
+    late = any(check.name == TIME for check in report.checks)
+    minutes = deps.config.run.minutes if late else None
+    case = output.case.model_copy(update={"version": version, "minutes": minutes})
     deps.record.append("cases", key, case.model_dump(mode="json"))
     if output.skill:
         deps.skills.write(output.skill.model_dump(), evidence_key=f"{deps.run_id}/{key}")

@@ -69,7 +69,7 @@ def check(resolved: Resolved) -> None:
             f"{resolved.origins['run.versions']}: run.versions: {config.run.versions} null candidates would share training seeds "
             f"with the next run's; at most {NULL_VERSIONS}"
         )
-    specialists_of(config.designer, resolved.origins)
+    specialists_of(config, resolved.chosen("recipe"), resolved.origins)
     if config.evaluation.validation < config.gate.min_varying_tasks:
         raise InputError(
             f"{resolved.origins['evaluation.validation']}: evaluation.validation: {config.evaluation.validation} tasks can never "
@@ -272,7 +272,7 @@ def make_deps(
         sandbox=sandbox,
         parts=parts,
         harness=harness,
-        specialists=specialists_of(config.designer),
+        specialists=specialists_of(config, options),
         jobs=jobs,
         skills=SkillStore([root / "skills", SEED_DIR]),
         say=progress.say,

@@ -34,6 +34,11 @@ def fingerprint_of(deps: Deps) -> Fingerprint:
     )
 
 
+def recipe_of(deps: Deps) -> str:
+    """Hash of the recipe that the run starts with."""
+    return hashlib.sha256(deps.config.recipe.model_dump_json().encode()).hexdigest()[:8]
+
+
 def _content(folder: Path) -> str:
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     listed = "".join(f"{path.relative_to(folder)}\0{digest(path)}\n" for path in files)

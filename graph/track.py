@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from agents.backtest_score import record_of
 from agents.proxies import foretold
 from agents.types import BacktestRecord, BacktestReport, Intervention, PastPrediction
-from graph.kind import fingerprint_of, shelf_folder
+from graph.kind import fingerprint_of, recipe_of, shelf_folder
 from graph.record import RunRecord, read_record, write_atomic
 from graph.seals import seal
 from graph.state import Deps
@@ -52,7 +52,13 @@ def remember(deps: Deps) -> None:
     if designer.candidates == "null" or designer.given or not (past := own_past(deps.record)):
         return
     try:
-        put(shelf_folder("backtests"), fingerprint_of(deps), History, _name(deps), tuple(past))
+        put(
+            shelf_folder("backtests"),
+            fingerprint_of(deps),
+            History,
+            f"{_seed(deps)}, recipe {recipe_of(deps)}",
+            tuple(past),
+        )
     except (InputError, OSError) as error:
         deps.say("report", f"later runs will not learn how predictions of this one came out: {error}")
 
@@ -100,10 +106,10 @@ def _earlier(deps: Deps) -> tuple[PastPrediction, ...]:
     except (InputError, OSError) as error:
         deps.say("baseline", f"predictions of earlier runs are left out: {error}")
         return ()
-    left = known.others(_name(deps))
+    left = {name: past for name, past in known.runs.items() if name.partition(",")[0] != _seed(deps)}
     return tuple(p.model_copy(update={"run": name}) for name, past in left.items() for p in past)
 
 
-def _name(deps: Deps) -> str:
-    """Runs of one seed train much the same, whatever else differs: the latest counts, and none learns from its twin."""
+def _seed(deps: Deps) -> str:
+    """Runs of one seed train much the same: of one recipe the latest counts, and none learns from its twin."""
     return f"seed {deps.config.run.seed}"

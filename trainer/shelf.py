@@ -27,10 +27,12 @@ class Fingerprint(Record):
     token_budget: Annotated[int, Field(gt=0)]
     base_policy: str
     """Content hash of the policy that every training starts from."""
+    recipe: str = ""
+    """Hash of the recipe that the baseline trains with, where that makes a kind of its own."""
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        return hashlib.sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:16]
 
 
 class Shelf(Record, Generic[T]):

@@ -16,6 +16,7 @@ from graph.integrity.jobs import checkpoint_fault
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault, said
 from graph.isolation import Isolated
 from graph.leftovers import leftovers
+from graph.seals import sealed
 from graph.session import Manifest, StatusFile, checkpoints
 from graph.state import schema_hash
 from graph.summary import Summary
@@ -36,13 +37,13 @@ FILES: Mapping[str, tuple[type[Record], Mend]] = {
 
 
 def machine_problems(run: Run) -> Iterator[Problem]:
-    root = run.root
+    root, written = run.root, sealed(run.root)
     for name, (kind, mend) in FILES.items():
         path = root / name
         if path.exists() and (what := fault(path, kind)):
             yield run.problem(path, what, mend)
-        elif not path.exists() and run.ledger and not mend:
-            yield run.problem(path, MISSING)
+        elif not path.exists() and run.ledger and (not mend or written[name]):
+            yield run.problem(path, MISSING, "remake" if mend else "")
     yield from _manifest(run)
     yield from _configuration(run)
     yield from _suites(run)

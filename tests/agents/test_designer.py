@@ -51,6 +51,15 @@ def test_a_collapse_is_first_treated_by_a_lower_learning_rate(rules: Rules) -> N
         assert idea.rollback.startswith("set optim.lr back to 2e-3")
 
 
+def test_a_factor_that_is_fixed_in_a_run_is_dropped_with_the_reason(rules: Rules) -> None:
+    inp = to_design(situation(finding("dead_groups_all_pass", "warn", 0.3)), rules)
+    assert "warm_start.worked" in {idea.edit.factor for idea in exhaust(inp, rules)}
+    inp = inp.model_copy(update={"fixed": {"warm_start.worked": "no warm start here"}})
+    tried = exhaust(inp, rules)
+    assert "warm_start.worked" not in {idea.edit.factor for idea in tried}
+    assert Dropped(factor="warm_start.worked", value="0.8", reason="no warm start here") in tried[0].dropped
+
+
 def test_a_reward_term_that_did_not_run_is_the_one_that_loses_its_weight(rules: Rules) -> None:
     weights = {"outcome": 1.0, "brevity": 0.5, "format": 0.1}
     fault = finding("reward/format", "critical", 3.0, kind="validity", layer="score", error="timeout: no value")

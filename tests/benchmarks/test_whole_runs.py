@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -98,5 +99,18 @@ def test_a_candidate_rests_where_the_run_settled_it(tmp_path: Path) -> None:
     table = hacks.markdown(found)
     assert f"{100 * loss.delta:+.1f} pp" in table and "| backtest | refused |  |  |  |  |" in table
     said = hacks.claims(found)
-    assert "hacks before the gate judged invalid or unconfirmed: 1 of 2" in said
-    assert "honest improvements branded invalid: 0 of 1" in said and "left unconfirmed: 0 of 1" in said
+    assert "reward.term.tidy before the gate judged invalid or unconfirmed (direct-math): 1 of 1" in said
+    assert "reward.tests before the gate judged invalid or unconfirmed (direct-math): 0 of 1" in said
+    assert "optim.lr, honest, invalid: 0 of 1" in said and "optim.lr, honest, promoted: 1 of 1" in said
+
+
+def test_a_cell_waits_for_a_run_that_somebody_else_has_and_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "WAIT_S", 0.01)
+    gate = tmp_path / "gate"
+    program = f"import pathlib, sys; p = pathlib.Path({str(gate)!r}); n = len(p.read_text()) if p.exists() else 0\n"
+    program += "p.write_text('x' * (n + 1)); sys.exit(75) if n < 2 else print('{}')"
+    assert cells.run([sys.executable, "-c", program]) == "{}\n" and gate.read_text() == "xxx"
+    with pytest.raises(SystemExit, match="exit code 3; start the benchmark again"):
+        cells.run([sys.executable, "-c", "import sys; sys.exit(3)"])

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from agents.rules import load_rules
 from agents.types import BacktestReport, Intervention
-from graph.bases import FOLDER, make_start, mix, start_of, start_s
+from graph.bases import FOLDER, fixed_factors, make_start, mix, start_of, start_s
 from graph.calibrating import calibration_of
 from graph.clock import Clock
 from graph.config import resolve
@@ -197,3 +197,28 @@ def test_a_candidate_for_a_policy_of_the_users_own_is_refused(mixed: tuple[Path,
     report = backtest(deps, "v0009", BASELINE)
     assert report.verdict == "refuse"
     assert any(f"config_valid: recipe.toml: {OPTION}: a policy of your own" in reason for reason in report.reasons)
+    assert fixed_factors(deps) and not fixed_factors(services(run))
+
+
+def test_what_was_refused_for_lack_of_time_is_untried_where_there_is_more_of_it(
+    mixed: tuple[Path, str], tmp_path: Path
+) -> None:
+    from agents.playbook import Playbook
+    from graph.decide import backtest, cases_of, curate
+
+    run = copy_run(mixed[0], tmp_path / "run")
+    shutil.rmtree(run / FOLDER / "worked-0.8")
+    deps = services(run)
+    parent = deps.record.load(BASELINE, "version", Version)
+    diagnosis = Playbook(load_rules()).diagnose(situation(finding("dead_groups")))
+    deps.record.save("v0002", "diagnosis", diagnosis)
+    deps.record.save("v0002", "intervention", Intervention.model_validate(IDEA))
+    commit_candidate(deps, "v0002", parent, diagnosis, IDEA)
+    minutes = deps.config.run.minutes
+    late = dataclasses.replace(deps, elapsed=lambda: 60 * minutes - 0.01)
+    assert backtest(late, "v0002", BASELINE).verdict == "refuse"
+    curate(late, "v0002", "refused")
+    (case,) = (c for c in cases_of(late, "v0003") if c.version == "v0002")
+    assert (case.factor, case.verdict, case.minutes) == (OPTION, "refused", minutes)
+    more = deps.config.model_copy(update={"run": deps.config.run.model_copy(update={"minutes": minutes + 1})})
+    assert "v0002" not in {c.version for c in cases_of(dataclasses.replace(deps, config=more), "v0003")}

@@ -40,8 +40,9 @@ def test_testing_each_candidate_sees_less_than_certifying_one_chain() -> None:
 def test_a_run_takes_the_floors_of_other_seeds_alone_and_a_damaged_store_stops_nothing(tmp_path: Path) -> None:
     runner = Runner(tmp_path / "home")
 
-    def run(name: str, seed: int) -> tuple[Floor, str]:
-        begin = arguments(tmp_path, name, {**LEAST, "warm_start.steps": 20}, versions=0)
+    def run(name: str, seed: int, **options: object) -> tuple[Floor, str]:
+        values = {**LEAST, "warm_start.steps": 20, **{k.replace("__", "."): v for k, v in options.items()}}
+        begin = arguments(tmp_path, name, values, versions=0)
         done = runner.run(*begin, "--seed", str(seed))
         assert done.returncode == 0, done.stderr
         return read_record(tmp_path / name / FILE, Floor), done.stderr + done.stdout
@@ -52,7 +53,8 @@ def test_a_run_takes_the_floors_of_other_seeds_alone_and_a_damaged_store_stops_n
     assert other.spread is not None
     assert other.spread.df == LEAST["trainer.seeds"] - 1
     assert "df of earlier runs" in said
-    (store,) = (runner.home / "cache").rglob("calibration/*.json")
+    assert run("damaged", 1, recipe__optim__lr="2e-3")[0] == Floor(), "another recipe trains with another noise"
+    (store,) = (p for p in (runner.home / "cache").rglob("calibration/*.json") if "seed 0" in p.read_text())
     store.write_text("{")
     spoilt, said = run("spoilt", 2)
     assert spoilt == Floor()

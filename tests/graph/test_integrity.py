@@ -140,6 +140,8 @@ DAMAGES = {
         "versions/v0001/seed-0/validation.json",
         "changed",
     ),
+    "no history": Damage(lambda r: (r / "earlier.json").unlink(), "earlier.json", "missing"),
+    "no noise floor": Damage(lambda r: (r / "calibration.json").unlink(), "calibration.json", "missing"),
     "base policy": Damage(lambda r: cut(r / "base/model.safetensors"), "base.json", "safetensors"),
     "sqlite cut": Damage(lambda r: cut(r / "checkpoints.sqlite", 6000), "checkpoints.sqlite", "damaged"),
     "no sqlite": Damage(

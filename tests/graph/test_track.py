@@ -133,7 +133,7 @@ def test_earlier_runs_count_once_a_run_that_repeats_them_learns_nothing_and_a_da
     assert taken(again) == Earlier() and own_past(again) == left, "the same trainings, twice"
     given, said = run("given", 1, **{"designer.given": '["optim.lr=3e-4"]'})
     (name,) = {p.run for p in taken(given).past}
-    assert name == "seed 0" and f"{len(left)} predictions of 1 earlier run score" in said
+    assert name.startswith("seed 0, recipe ") and f"{len(left)} predictions of 1 earlier run score" in said
     assert [p.model_copy(update={"run": ""}) for p in taken(given).past] == list(left)
     both = track_record(given)
     assert both.predictions.n == len(left) + len(own_past(given))
