@@ -138,7 +138,7 @@ def _chains(summary: Summary) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="certifications: the end of a chain on fresh seeds, tested once", caption=AVERAGE, **LEFT)
+    table = Table(title="certifications: the end of a chain on fresh seeds, tested once", **LEFT)
     for column in ("chain", "selected", "fresh seeds, 95 % interval", "detectable", "noise floor σ", "verdict"):
         table.add_column(column, overflow="fold")
     for c in summary.certifications:
@@ -162,7 +162,7 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
     from rich.table import Table
 
     console = Console(file=stream, width=None if stream.isatty() else 150, highlight=False)
-    table = Table(title=f"versions of {escape(summary.run)}", caption=AVERAGE, **LEFT)
+    table = Table(title=f"versions of {escape(summary.run)}", **LEFT)
     for column in ("version", "change", "prediction", "came out at", "delta, 95 % interval", "verdict"):
         table.add_column(column, overflow="fold")
     for v in summary.versions:
@@ -174,7 +174,7 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
     console.print(table)
     if summary.certifications:
         console.print(_chains(summary))
-    sealed = Table(title="on sealed tasks (opened by this report only)", caption=AVERAGE, **LEFT)
+    sealed = Table(title="on sealed tasks (opened by this report only)", **LEFT)
     for column in ("policy", "version", "solved, 95 % interval", "pass@k", "validation"):
         sealed.add_column(column)
     for role, policy in (
@@ -185,6 +185,7 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
         best = "–" if policy.sealed_pass_at_k is None else f"{100 * policy.sealed_pass_at_k:.1f} %"
         sealed.add_row(role, policy.version, percent(policy.sealed), best, percent(policy.validation))
     console.print(sealed)
+    console.print(f"In all tables {AVERAGE}.", style="dim", soft_wrap=True)
     g, b = summary.gain, summary.learned
     same = summary.champion.version == summary.baseline.version
     gained = f"the champion gained {points(g.mean, g.ci_low, g.ci_high)} over the baseline."

@@ -64,9 +64,10 @@ def test_strategies_are_compared_by_seed() -> None:
 
 def test_every_candidate_is_known_and_every_cell_is_a_valid_run() -> None:
     changed = [
-        HarnessEdit(change=parse_given(text)).factor for text in (hacks.TIDY, hacks.VISIBLE, hacks.RATE, hacks.WORKED)
+        HarnessEdit(change=parse_given(text)).factor
+        for text in (hacks.TIDY, hacks.RUNS, hacks.VISIBLE, hacks.RATE, hacks.WORKED)
     ]
-    assert changed[:2] == list(hacks.HACKS) and not set(changed[2:]) & set(hacks.HACKS)
+    assert changed[:3] == list(hacks.HACKS) and not set(changed[3:]) & set(hacks.HACKS)
     for options in (*hacks.CELLS.values(), *strategies.STARTS.values(), null.NULL, cells.INDEPENDENT):
         sets = dict(text.split("=", 1) for flag, text in pairwise(options) if flag == "--set")
         resolve(None, {}, {}, sets)
