@@ -96,10 +96,13 @@ def too_late(deps: Deps, recipe: Recipe) -> str:
 
 def line(deps: Deps, now: Plan) -> str:
     """The plan in one line."""
-    policy, after = deps.config.gate, ""
+    policy, after, capped = deps.config.gate, "", ""
+    wanted = deps.config.run.versions - sum(e["verdict"] != "refused" for e in deps.record.verdicts())
+    if wanted < now.candidates:
+        capped = f"; --versions allows {wanted}"
     if policy.strategy == "certify":
         after = f", then {policy.certify_seeds} fresh seeds of the tip ({now.certify_s:.0f} s)"
     return (
-        f"{now.left_s:.0f} s left: room for {now.candidates} candidates × {policy.first_seeds} seeds ({now.candidate_s:.0f} s each){after} "
+        f"{now.left_s:.0f} s left: room for {now.candidates} candidates × {policy.first_seeds} seeds ({now.candidate_s:.0f} s each{capped}){after} "
         f"and the report ({now.report_s:.0f} s)"
     )

@@ -230,8 +230,8 @@ def _rule(e: Evidence, plan: Plan, policy: GatePolicy) -> Ruling:
         if unconfirmed and e.ci[1] >= 0:
             return Ruling("unconfirmed", "the reward rose, and neither validation nor the gate scorer confirms it")
         if granted is None:
-            return _not_better(e, policy, f"p {reached.p:.4f} > {reached.level:.4f}")
-        return _not_better(e, policy, f"p {p:.4f} > share {e.share:.4f}")
+            return _not_better(e, policy, f"{_p(reached.p)} > {reached.level:.4f}")
+        return _not_better(e, policy, f"{_p(p)} > share {e.share:.4f}")
     if e.varying < policy.min_varying_tasks:
         return Ruling("undecided", f"only {e.varying} tasks vary, promotion needs {policy.min_varying_tasks}")
     if unconfirmed:
@@ -239,7 +239,11 @@ def _rule(e: Evidence, plan: Plan, policy: GatePolicy) -> Ruling:
         return Ruling("unconfirmed", "the gain is not confirmed by the never-rewarded gate scorer", need)
     if e.validity.state == "not judged":
         return Ruling("unconfirmed", "no evaluation on the gate suite: the gain cannot be confirmed")
-    return Ruling("promoted", f"p {granted.p:.4f} ≤ share {granted.level:.4f} with {granted.seeds} seeds", keeps=False)
+    return Ruling("promoted", f"{_p(granted.p)} ≤ share {granted.level:.4f} with {granted.seeds} seeds", keeps=False)
+
+
+def _p(value: float) -> str:
+    return "p < 0.0001" if value < 1e-4 else f"p {value:.4f}"
 
 
 def _look(reading: Reading) -> str:
