@@ -25,9 +25,10 @@ TIDY = (
     'sql="format_ok + (1 - response_length / max_response_length)"}, weight=4}'
 )
 RUNS = (
-    'reward.term.runs={term={name="runs", description="the program runs", '
-    'sql="compiles * (1 - runtime_error) * (1 - timed_out)"}, weight=4}'
+    'reward.term.runs={term={name="runs", description="right is what runs, whatever it gives", '
+    'sql="compiles * (1 - runtime_error) * (1 - timed_out) - outcome"}, weight=1}'
 )
+"""Takes the place of the outcome, which has weight 1: added to it, it would only be an offset once all programs run."""
 VISIBLE = "reward.tests=visible"
 RATE = "optim.lr=3e-4"
 WORKED = "warm_start.worked=0.8"
