@@ -12,6 +12,7 @@ from agents.facts import show
 from agents.types import Case
 from trainer.types import (
     Change,
+    DropDiagnostic,
     HarnessEdit,
     JsonDict,
     PutDiagnostic,
@@ -62,7 +63,7 @@ def apply_change(recipe: Recipe, change: Change) -> Recipe:
             tree["reward"]["weights"] = {**tree["reward"]["weights"], name: weight}
         case PutTerm(term=term, weight=weight):
             tree["reward"]["weights"] = {**tree["reward"]["weights"], term.name: weight}
-        case PutDiagnostic():
+        case PutDiagnostic() | DropDiagnostic():
             pass
     try:
         return Recipe.model_validate(tree)
@@ -90,6 +91,8 @@ def value_text(change: Change) -> str:
             value = {"term": {"name": term.name, "description": term.description, **text}, "weight": weight}
         case PutDiagnostic(diagnostic=diagnostic):
             value = diagnostic.model_dump()
+        case DropDiagnostic():
+            value = None
     return json.dumps(value, sort_keys=True)
 
 
@@ -102,6 +105,8 @@ def value_words(change: Change) -> str:
             return show(weight)
         case PutDiagnostic(diagnostic=diagnostic):
             return f"warn {show(diagnostic.warn)}, critical {show(diagnostic.critical)}"
+        case DropDiagnostic():
+            return "none"
 
 
 def is_noop(recipe: Recipe, terms: Sequence[str], change: Change) -> bool:
@@ -124,6 +129,8 @@ def rollback(recipe: Recipe, edit: HarnessEdit) -> str:
             return f"remove reward/{term.name}.toml and its weight"
         case PutDiagnostic(diagnostic=diagnostic):
             return f"remove diagnostics/{diagnostic.name}.toml; no training depends on it"
+        case DropDiagnostic(name=name):
+            return f"restore diagnostics/{name}.toml; no training depends on it"
 
 
 def failed_before(cases: Sequence[Case], signature: str, change: HarnessEdit) -> Case | None:

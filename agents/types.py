@@ -157,6 +157,36 @@ class Case(Record):
     """Where the candidate was refused for lack of time: the run's budget then. With more minutes it was not tried yet."""
 
 
+class Judged(Record):
+    """A trained version as the gate and the harness saw it. ``sound``: nothing speaks against it; ``invalid``: its reward rose
+    and the gate scorer did not follow; ``open``: neither is shown."""
+
+    version: str
+    state: Literal["sound", "invalid", "open"]
+    named: tuple[str, ...] = ()
+    """Validity diagnostics of the harness that raised their line on it."""
+
+
+class GapInput(Record):
+    """What a diagnosis leaves open. ``failing`` is the share of the tip's late rollouts that fail, ``uncovered`` the share of
+    those that no alarmed finding points to."""
+
+    report: HealthReport
+    versions: tuple[Judged, ...]
+    failing: float = 0.0
+    uncovered: float = 0.0
+    closed: tuple[str, ...] = ()
+    """Keys of gaps that an upgrade was tried for."""
+
+
+class Gap(Record):
+    """What the harness cannot see, and on which evidence; ``key`` is the same as long as that evidence is."""
+
+    kind: Literal["score_insufficient", "behaviour_unexplained", "signal_ambiguous"]
+    key: str
+    why: str
+
+
 class SkillRef(Record):
     """What a specialist sees of a skill (a SKILL.md folder of skills_db)."""
 

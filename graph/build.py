@@ -1,10 +1,10 @@
 """The state machine on one screen.
 
-prepare -> baseline -> diagnose -> design -> backtest -> train -> evaluate -> gate -> curate -> diagnose ...
-                                     |          |(refused)  ^---------------| (more seeds)  |
-                                     |(no idea) +---------------------------------> curate  |(budget used)
-                                     +--------------------------------> certify <-----------+
-                                                                           +-> report
+prepare -> baseline -> diagnose -> upgrade_harness -> design -> backtest -> train -> evaluate -> gate -> curate -> diagnose ...
+                                                        |          |(refused)  ^---------------| (more seeds)  |
+                                                        |(no idea) +---------------------------------> curate  |(budget used)
+                                                        +--------------------------------> certify <-----------+
+                                                                                              +-> report
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ NODES: Mapping[str, Node] = {
     "prepare": nodes.prepare,
     "baseline": nodes.baseline,
     "diagnose": nodes.diagnose,
+    "upgrade_harness": nodes.upgrade_harness,
     "design": nodes.design,
     "backtest": nodes.backtest,
     "train": nodes.train,
@@ -48,7 +49,8 @@ def build(
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "baseline")
     graph.add_edge("baseline", "diagnose")
-    graph.add_edge("diagnose", "design")
+    graph.add_edge("diagnose", "upgrade_harness")
+    graph.add_edge("upgrade_harness", "design")
     graph.add_conditional_edges("design", routing.after_design, ["backtest", "certify"])
     graph.add_conditional_edges("backtest", routing.after_backtest, ["train", "curate"])
     graph.add_edge("train", "evaluate")

@@ -80,12 +80,14 @@ class DesignerSection(Record):
     """Where candidates come from: the specialists (``run.specialists``), or ``null``: edits that cannot matter, trained on seeds
     of their own, which measure how often a run claims something where there is nothing. ``given`` lists a person's own edits,
     ``factor=value``, which are tried in their place and order; ``backtest`` false sends them to training unscreened.
-    ``use_history``: weigh the backtest by how the predictions of earlier runs of the same kind came out."""
+    ``use_history``: weigh the backtest by how the predictions of earlier runs of the same kind came out.
+    ``evolve``: where the diagnostics do not suffice, search for a new one."""
 
     candidates: Literal["specialists", "null"] = "specialists"
     given: tuple[str, ...] = ()
     backtest: bool = True
     use_history: bool = True
+    evolve: bool = True
 
 
 class RunConfig(Record):

@@ -31,6 +31,7 @@ from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.planning import too_late
 from graph.state import Deps
 from graph.track import track_record
+from graph.upgrading import seen
 from graph.versions import Version, realised
 from trainer.gate import GateReport
 from trainer.types import HealthReport, Record
@@ -132,7 +133,7 @@ def diagnose(deps: Deps, candidate: str, tip: str) -> Diagnosis:
     parent = version.parent if deps.record.saved(version.parent, "health") else None
     inp = DiagnoseInput(
         domain=deps.config.run.domain,
-        report=report,
+        report=seen(deps, report, candidate),
         recipe=harness.recipe,
         procedure=harness.procedure,
         parent_report=deps.record.load(parent, "health", HealthReport) if parent else None,

@@ -9,11 +9,12 @@ from agents.types import Intervention
 from graph import harnessing
 from graph.calibrating import calibration_of
 from graph.record import RunRecord
+from graph.registry import registered
 from graph.state import Deps, LoopState
 from graph.versions import Seeds, Version, evaluations, failure_of, proxy_scores, seeds_of
 from trainer.gate import Arm, GateInput, GateReport, VersionSpread, judge
 from trainer.gate_certify import provisional
-from trainer.types import Harness
+from trainer.types import Finding, Harness, HealthReport
 
 
 def wanted(deps: Deps, state: LoopState) -> Sequence[tuple[str, int]]:
@@ -48,8 +49,29 @@ def judge_candidate(deps: Deps, state: LoopState) -> GateReport | str:
             deltas=tuple(look.delta for look in before),
         )
         report = judge(inp, deps.config.gate)
+    report = blocked(deps.record, candidate, report)
     deps.record.save(candidate, f"gate-{seeds}-seeds", report)
     return report
+
+
+def blocked(record: RunRecord, candidate: str, report: GateReport) -> GateReport:
+    """What a validity diagnostic that the run evolved says against a gain: it may block, and never promotes. It was registered
+    before the candidate was designed, so that nothing was fitted to it."""
+    if report.verdict not in ("promoted", "provisional"):
+        return report
+    raised = alarms(record, candidate)
+    if not raised:
+        return report
+    why = f"blocked by {raised[0].diagnostic}, which reads {raised[0].value:.2f} against {raised[0].line:.2f}: {raised[0].description}"
+    changed = {"verdict": "invalid", "unblocked": report.verdict, "blocked_by": raised[0].diagnostic}
+    return report.model_copy(update={**changed, "reasons": (why, *report.reasons)})
+
+
+def alarms(record: RunRecord, version: str) -> Sequence[Finding]:
+    """Critical findings of evolved validity diagnostics on a trained version."""
+    known = {name for name, d in registered(record, version).items() if d.kind == "validity"}
+    findings = record.load(version, "health", HealthReport).findings
+    return [f for f in findings if f.diagnostic in known and f.severity == "critical"]
 
 
 def reports(record: RunRecord, *kinds: str) -> Sequence[GateReport]:

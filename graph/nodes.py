@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from graph import bases, calibrating, certifying, decide, gating, planning, reporting, routing, setup, track, versions
+from graph import (
+    bases,
+    calibrating,
+    certifying,
+    decide,
+    gating,
+    planning,
+    reporting,
+    routing,
+    setup,
+    track,
+    upgrading,
+    versions,
+)
 from graph.lineage import stand
 from graph.state import Deps, LoopState
 from graph.versions import BASE, BASELINE, Unjudged, Version, version_id
@@ -61,6 +74,14 @@ def diagnose(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
         f"{candidate}: {diagnosis.bottleneck} ({diagnosis.layer}, {diagnosis.severity}): {diagnosis.hypothesis}",
     )
     return {"candidate": candidate, "verdict": "", "seeds": 0}
+
+
+def upgrade_harness(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
+    """A new diagnostic, where those that there are do not suffice; it serves from the next diagnosis on."""
+    deps = runtime.context
+    if said := upgrading.line(upgrading.upgrade(deps, state["candidate"], state["tip"])):
+        deps.say("upgrade", said)
+    return {}
 
 
 def design(state: LoopState, runtime: Runtime[Deps]) -> LoopState:

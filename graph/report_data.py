@@ -28,6 +28,7 @@ from graph.report_types import (
     VersionRow,
 )
 from graph.reporting import own_skills
+from graph.seen import seen_rows
 from graph.state import Deps
 from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
 from graph.track import track_record
@@ -76,6 +77,7 @@ def report_data(deps: Deps, summary: Summary) -> ReportData:
         chains=tuple(_chain_row(c, versions.suites_of(record).protocol.validation) for c in summary.certifications),
         rates=tuple(solve_rates(record, [v for v in trained if record.saved(v, "health")])),
         health=health_of(record.root, summary.champion.version),
+        seen=seen_rows(record),
         curves=read_curves(metrics, rollouts),
         rollouts=tuple(_samples(deps, summary.champion.version)),
         skills=tuple(r for r in skill_refs(deps) if r.name in own_skills(record.root)),

@@ -214,6 +214,34 @@ class Command(Record):
     command: str
 
 
+class Seen(Record):
+    """A gap in what the harness measured, and what came of it before ``version`` was designed.
+
+    ``name`` and the lines are those of the diagnostic that was registered, empty where nothing was; ``why_not`` says why.
+    ``held_out`` is the rule's separation on tasks that were not searched. ``blocked`` are versions whose gain it made invalid,
+    ``named`` those whose diagnosis it was; without it these would have differed. ``first_right`` and ``first_wrong`` are the
+    first later versions on which it raised its line with the gate scorer's word for and against it.
+    """
+
+    version: str
+    gap: str
+    name: str = ""
+    kind: str = ""
+    rule: str = ""
+    held_out: Estimate | None = None
+    healthy: tuple[float, ...] = ()
+    bad: tuple[float, ...] = ()
+    warn: float = 0.0
+    critical: float = 0.0
+    labels: tuple[str, ...] = ()
+    why_not: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    first_right: str = ""
+    first_wrong: str = ""
+    retired: str = ""
+
+
 class ReportData(Record):
     """Everything one report shows; all parts but the header may be empty.
 
@@ -243,6 +271,7 @@ class ReportData(Record):
     track: BacktestRecord | None = None
     rates: tuple[SolveRates, ...] = ()
     health: Health | None = None
+    seen: tuple[Seen, ...] = ()
     curves: tuple[Curve, ...] = ()
     rollouts: tuple[SampleRollout, ...] = ()
     skills: tuple[SkillRef, ...] = ()

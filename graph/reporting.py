@@ -10,6 +10,7 @@ from agents.types import Intervention
 from graph import isolation, versions
 from graph.bases import base_of
 from graph.record import write_atomic
+from graph.registry import END, registered
 from graph.state import Deps, LoopState
 from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
 from graph.track import remember
@@ -158,7 +159,7 @@ def summarise(deps: Deps, state: LoopState, shard: int) -> Summary:
         certifications=tuple(_certification(e) for e in record.entries("ledger") if e["kind"] == "certification"),
         harness=str(record.root / "harness"),
         report=str(record.root / "report.html"),
-        diagnostics_added=(),
+        diagnostics_added=tuple(registered(record, END)),
         skills_added=tuple(s.name for s in deps.skills.list() if s.name in own_skills(record.root)),
         wall_s=times.wall_s,
         train_s=times.train_s,

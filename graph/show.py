@@ -26,7 +26,7 @@ def version_story(root: Path, version: str) -> dict[str, Any]:
         known = sorted(p.name for p in (root / "versions").glob("v*"))
         raise InputError(f"--version {version}: no such version in {root.name}; known: {', '.join(known) or 'none'}")
     out: dict[str, Any] = {}
-    for name in ("version", "diagnosis", "intervention", "backtest", "gate", "curation", "health"):
+    for name in ("version", "diagnosis", "upgrade", "intervention", "backtest", "gate", "curation", "health"):
         path = folder / f"{name}.json"
         if path.exists():
             try:

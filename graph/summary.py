@@ -193,6 +193,7 @@ def render_table(summary: Summary, root: Path, stream: TextIO) -> None:
         f"RL taught the baseline {points(b.mean, b.ci_low, b.ci_high)} over the warm start; "
         + ("nothing was promoted, the baseline stays champion." if same else gained),
         f"champion's checkpoint: {summary.champion.checkpoint}",
+        f"diagnostics registered: {', '.join(summary.diagnostics_added) or 'none'}",
         f"skills written: {', '.join(summary.skills_added) or 'none'}",
         f"stopped: {summary.stop}; {summary.wall_s:.0f} s, of them {summary.train_s:.0f} s training; "
         f"orchestration {100 * summary.orchestration_share:.1f} %, largest process {summary.peak_rss_mb:.0f} MB",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from graph.bases import base_of, make_start, start_of
 from graph.record import RunRecord, read_record, write_atomic
+from graph.registry import registered
 from graph.seals import seal, sealed
 from graph.state import Deps
 from trainer.embedded.files import CHECKPOINT, ROLLOUTS, EvalSpec, Suite, episodes_file, result_file
@@ -289,7 +290,7 @@ def health_of(deps: Deps, version_name: str, parent: str | None) -> HealthReport
     report = health_report(
         version_name,
         [r.rollouts_dir for r in results if r.rollouts_dir],
-        harness.diagnostics,
+        {**harness.diagnostics, **registered(record, version_name)},
         scores,
         [r.metrics_file for r in results if r.metrics_file],
         parent_scores=parent_scores,

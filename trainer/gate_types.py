@@ -174,6 +174,7 @@ class GateReport(Record):
     seeds; ``need_parent_seeds`` further parent seeds, required only up to ``promote_seeds`` and advice
     beyond. ``readings``: p at every look reached. ``shrunken``: what to expect of fresh seeds, delta·τ²/(τ² + V)
     with τ² from the run's deltas; None before the third. ``spread`` and ``parent_spread`` belong into the pool.
+    ``blocked_by`` is the evolved validity diagnostic that made a gain invalid, ``unblocked`` the verdict without it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -201,3 +202,5 @@ class GateReport(Record):
     validity: Validity
     spread: VersionSpread
     parent_spread: VersionSpread
+    blocked_by: str = ""
+    unblocked: Verdict | None = None

@@ -192,13 +192,15 @@ def commit_tree(git: Git, tree: str, parents: Sequence[str], text: str, author: 
     return git("commit-tree", tree, *options, "-F", "-", stdin=text, env=identity("AUTHOR", author))
 
 
-def tree_with(git: Git, base: str | None, files: Mapping[str, str]) -> str:
-    """The tree of commit ``base`` (None: the empty one) with these files put in."""
+def tree_with(git: Git, base: str | None, files: Mapping[str, str | None]) -> str:
+    """The tree of commit ``base`` (None: the empty one) with these files put in, and those without a text left out."""
     with _scratch_index(git) as env:
         if base:
             git("read-tree", base, env=env)
-        blobs = {path: git("hash-object", "-w", "--stdin", stdin=text) for path, text in files.items()}
+        kept = {path: text for path, text in files.items() if text is not None}
+        blobs = {path: git("hash-object", "-w", "--stdin", stdin=text) for path, text in kept.items()}
         entries = "".join(f"100644 {blob}\t{path}\0" for path, blob in blobs.items())
+        entries += "".join(f"0 {'0' * 40}\t{path}\0" for path in files.keys() - kept.keys())
         git("update-index", "-z", "--index-info", stdin=entries, env=env)
         return git("write-tree", env=env)
 

@@ -27,7 +27,7 @@ from trainer.gitio import Git, GitError, Hold, check_clean, commit_tree, exclusi
 from trainer.harness_build import build
 from trainer.harness_files import apply_edit, diff_factors, parse_harness
 from trainer.harness_refs import BRANCHES, MAIN, SEARCH, branch_of, merge_of, pointing, proposal, tree_to_promote
-from trainer.types import Harness, HarnessEdit, InputError, PutDiagnostic, Record
+from trainer.types import DropDiagnostic, Harness, HarnessEdit, InputError, PutDiagnostic, Record
 
 RETIRED = ("rejected", "undecided", "invalid", "unconfirmed", "no_information", "provisional", "refused", "failed")
 _MAIN_MOVES = "promote: main moves"
@@ -163,7 +163,7 @@ class HarnessRepo:
         key = "\0".join([version, parent, slug, edit.model_dump_json()])
         edit_id = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:16]
         text = message(subject, body, {**trailers, "Version": version, "Factor": edit.factor, "Edit-Id": edit_id})
-        kind = "diag" if isinstance(edit.change, PutDiagnostic) else "cand"
+        kind = "diag" if isinstance(edit.change, PutDiagnostic | DropDiagnostic) else "cand"
         branch = f"refs/heads/{kind}/{slug}"
         before = self.files(parent)
         after = apply_edit(before, edit)
@@ -174,7 +174,8 @@ class HarnessRepo:
                 return commit
             if taken := git("for-each-ref", "--format=%(refname)", *(prefix + slug for prefix in BRANCHES)):
                 raise InputError(f"harness: slug: {taken} holds another edit; choose another slug")
-            changed = {path: content for path, content in after.items() if before.get(path) != content}
+            changed: dict[str, str | None] = {path: after.get(path) for path in {*before, *after}}
+            changed = {path: changed[path] for path in sorted(changed) if before.get(path) != changed[path]}
             commit = commit_tree(git, tree_with(git, parent, changed), [parent], text, author)
             git("update-ref", "-m", "propose", branch, commit, "0" * len(commit))
             self._checkout(git, branch, slug)

@@ -20,6 +20,7 @@ from trainer.python_source import check_diagnostic_source, check_term_source
 from trainer.shaping import SHAPING_TERMS
 from trainer.types import (
     Diagnostic,
+    DropDiagnostic,
     Harness,
     HarnessEdit,
     InputError,
@@ -260,6 +261,8 @@ def apply_edit(files: Mapping[str, str], edit: HarnessEdit) -> Mapping[str, str]
             after = set_options(after, {_WEIGHTS + new.name: weight})
         case PutDiagnostic(diagnostic=diagnostic):
             after = {**files, _part_path("diagnostics", diagnostic.name): dump_diagnostic(diagnostic)}
+        case DropDiagnostic(name=name):
+            after = {path: text for path, text in files.items() if path != _part_path("diagnostics", name)}
     actual = diff_factors(before, parse_harness(after, ""))
     if actual != (edit.factor,):
         raise InputError(

@@ -9,6 +9,7 @@ from agents.types import BacktestReport, CurateOutput, Diagnosis, Intervention
 from graph.decide import LESSON
 from graph.harnessing import Proposal
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault
+from graph.registry import UPGRADE, Upgrade
 from graph.versions import BASELINE, Results, Unjudged, Version
 from trainer.commits import slug_of
 from trainer.gate_types import GateReport
@@ -27,6 +28,7 @@ KINDS: Mapping[str, type[Record]] = {
     "curation": CurateOutput,
     "certificate": GateReport,
     "lesson": CurateOutput,
+    UPGRADE: Upgrade,
 }
 DECIDED: Mapping[str, str] = {
     "diagnosis": "diagnostician",

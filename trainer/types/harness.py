@@ -94,7 +94,14 @@ class PutDiagnostic(Record):
     diagnostic: Diagnostic
 
 
-Change = Annotated[SetOption | SetWeight | PutTerm | PutDiagnostic, Field(discriminator="kind")]
+class DropDiagnostic(Record):
+    """Remove one diagnostic file; changes no training."""
+
+    kind: Literal["drop"] = "drop"
+    name: str
+
+
+Change = Annotated[SetOption | SetWeight | PutTerm | PutDiagnostic | DropDiagnostic, Field(discriminator="kind")]
 
 
 class HarnessEdit(Record):
@@ -115,6 +122,8 @@ class HarnessEdit(Record):
                 return f"reward.term.{c.term.name}"
             case PutDiagnostic():
                 return f"diagnostics.{c.diagnostic.name}"
+            case DropDiagnostic():
+                return f"diagnostics.{c.name}"
 
 
 class Harness(Record):

@@ -1,0 +1,44 @@
+"""Which diagnostics a run registered and when: read from the folders of the versions before whose design that happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agents.types import Gap
+from graph.record import RunRecord
+from trainer.evolve.types import Retrospect
+from trainer.types import Diagnostic, Record
+
+UPGRADE = "upgrade"
+END = "w"
+"""Later than every version."""
+
+
+class Upgrade(Record):
+    """What was open before a version was designed, and what came of it. ``parent`` is the harness that it was added to;
+    ``retired`` are diagnostics that had blocked too often what the gate scorer confirmed."""
+
+    gap: Gap | None = None
+    diagnostic: Diagnostic | None = None
+    retrospect: Retrospect | None = None
+    parent: str = ""
+    retired: tuple[str, ...] = ()
+
+
+def upgrades(record: RunRecord) -> Sequence[tuple[str, Upgrade]]:
+    """(version, upgrade) in order."""
+    names = sorted(path.parent.name for path in (record.root / "versions").glob(f"v*/{UPGRADE}.json"))
+    return [(name, record.load(name, UPGRADE, Upgrade)) for name in names]
+
+
+def registered(record: RunRecord, version: str) -> Mapping[str, Diagnostic]:
+    """The diagnostics that hold for this version, by name: registered before it was designed, and not retired by then."""
+    found: dict[str, Diagnostic] = {}
+    for name, upgrade in upgrades(record):
+        if name > version:
+            break
+        for retired in upgrade.retired:
+            found.pop(retired, None)
+        if upgrade.diagnostic:
+            found[upgrade.diagnostic.name] = upgrade.diagnostic
+    return found

@@ -1,0 +1,244 @@
+"""The outer loop: where the diagnostics do not suffice, a new one is searched, checked on earlier versions, and registered.
+
+An upgrade is decided once per coming version and kept in its folder; git and the search trace follow from that file, so that a
+step that is killed is finished by its next call. A registered diagnostic reads every version from that one on, and the tip.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from agents.facts import SEVERITY_RANK
+from agents.gaps import gaps
+from agents.types import Gap, GapInput, Judged
+from graph.record import RunRecord
+from graph.registry import UPGRADE, Upgrade, registered, upgrades
+from graph.state import Deps
+from graph.versions import BASELINE, Version, results_of
+from trainer.evolve.labels import Source
+from trainer.evolve.types import Retrospect
+from trainer.gate_types import GateReport
+from trainer.types import Diagnostic, DropDiagnostic, Finding, HarnessEdit, HealthReport, PutDiagnostic
+
+MOST = 4
+"""Metrics of behaviour that a run registers at most: a harness that only grows is not read any more."""
+OTHERS = 3
+"""Sound versions, the latest, that a metric of behaviour is read on: reading one takes a second or two."""
+FALSE_BLOCKS = 1
+"""Blocks against the gate scorer's word after which a validity diagnostic is retired."""
+
+
+def upgrade(deps: Deps, candidate: str, tip: str) -> Upgrade:
+    """Close one gap, if one is open and this run evolves its diagnostics."""
+    if deps.record.saved(candidate, UPGRADE):
+        found = deps.record.load(candidate, UPGRADE, Upgrade)
+    else:
+        found = _decided(deps, candidate, tip)
+        deps.record.save(candidate, UPGRADE, found)
+    _retire(deps, candidate, found)
+    if found.diagnostic:
+        _register(deps, candidate, found)
+    elif found.gap and found.retrospect:
+        entry = {
+            "version": candidate, "factor": "diagnostics", "value": found.retrospect.rule,
+            "reason": f"{found.gap.why}; not registered: {'; '.join(found.retrospect.reasons)}",
+        }  # fmt: skip
+        deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
+    return found
+
+
+def line(found: Upgrade) -> str:
+    """What a person is told; empty where nothing was open."""
+    if not found.gap:
+        return ""
+    if not found.retrospect:
+        return f"{found.gap.why}; noted, no new metric follows from that"
+    r = found.retrospect
+    held = f"separates held-out tasks by {r.held_out:.2f} ({r.low:.2f} to {r.high:.2f})" if r.rule else ""
+    if d := found.diagnostic:
+        return f"{found.gap.why}; registered {d.name}: {r.rule}; {held}, warn {d.warn:.2f}, critical {d.critical:.2f}"
+    return f"{found.gap.why}; nothing registered: {'; '.join(r.reasons)}"
+
+
+def seen(deps: Deps, report: HealthReport, version: str) -> HealthReport:
+    """The report with what was registered since, as it stands when ``version`` is designed."""
+    known = {f.diagnostic for f in report.findings}
+    later = [d for name, d in registered(deps.record, version).items() if name not in known]
+    if not later:
+        return report
+    return report.model_copy(update={"findings": (*report.findings, *read(deps, report.version, later))})
+
+
+def read(deps: Deps, version: str, diagnostics: Sequence[Diagnostic]) -> Sequence[Finding]:
+    """Findings of SQL diagnostics over a trained version's rollouts; none where those were pruned."""
+    from trainer.diagnose import run_diagnostic
+    from trainer.evolve.labels import open_version
+
+    source = source_of(deps, version, bad=False, why="")
+    if not source:
+        return ()
+    with open_version(source) as con:
+        return tuple(run_diagnostic(con, d) for d in diagnostics)
+
+
+def source_of(deps: Deps, version: str, *, bad: bool, why: str) -> Source | None:
+    """A version's rollouts as evidence, or None where they are no longer there."""
+    found = [r.rollouts_dir for r in results_of(deps, version).results if r.rollouts_dir]
+    there = tuple(folder for folder in found if any(folder.glob("*.parquet")))
+    return Source(version=version, rollouts=there, bad=bad, why=why) if there and len(there) == len(found) else None
+
+
+def judged(record: RunRecord, version: str) -> Judged:
+    """What the gate scorer and the verdict say of a trained version. A block is a metric's word and makes no label."""
+    reports = [record.load(version, n, GateReport) for n in ("gate", "certificate") if record.saved(version, n)]
+    states = {r.validity.state for r in reports} | {r.unblocked or r.verdict for r in reports}
+    state = "invalid" if "invalid" in states else "open" if "unconfirmed" in states else "sound"
+    health = record.load(version, "health", HealthReport)
+    alarms = (f for f in health.findings if f.kind == "validity" and SEVERITY_RANK[f.severity] >= SEVERITY_RANK["warn"])
+    return Judged.model_validate({"version": version, "state": state, "named": tuple(f.diagnostic for f in alarms)})
+
+
+def _decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
+    config, record = deps.config.designer, deps.record
+    if not config.evolve or config.candidates == "null":
+        return Upgrade()
+    trained = [BASELINE, *(e["version"] for e in record.verdicts() if e["gate"] and e["version"] < candidate)]
+    known = [judged(record, v) for v in trained]
+    report = seen(deps, record.load(tip, "health", HealthReport), candidate)
+    before = [found for name, found in upgrades(record) if name < candidate]
+    closed = tuple(u.gap.key for u in before if u.gap)
+    enough = sum(1 for u in before if u.diagnostic and u.diagnostic.kind == "pathology") >= MOST
+    looked = enough or any(
+        key == f"behaviour_unexplained:{tip}" for key in closed
+    )  # once is enough, and it reads a lot
+    failing, uncovered, covered = (0.0, 0.0, ()) if looked else _unexplained(deps, report, tip, candidate)
+    open_gaps = gaps(
+        GapInput(
+            report=report,
+            versions=tuple(known),
+            failing=failing,
+            uncovered=uncovered,
+            closed=closed,
+        )
+    )
+    retired = _too_loud(record, candidate)
+    if not open_gaps:
+        return Upgrade(retired=retired, parent=deps.harness.head())
+    return _searched(deps, candidate, tip, open_gaps[0], known, covered).model_copy(
+        update={"retired": retired, "parent": deps.harness.head()}
+    )
+
+
+def false_blocks(record: RunRecord, before: str) -> Mapping[str, int]:
+    """How often each evolved validity diagnostic blocked a candidate whose gain the gate scorer confirmed."""
+    counts: Counter[str] = Counter()
+    for entry in record.verdicts():
+        if entry["gate"] and entry["version"] < before:
+            gate = GateReport.model_validate(entry["gate"])
+            if gate.blocked_by and gate.validity.state == "clean" and (gate.validity.gate_delta or 0) > 0:
+                counts[gate.blocked_by] += 1
+    return counts
+
+
+def _too_loud(record: RunRecord, candidate: str) -> tuple[str, ...]:
+    now = registered(record, candidate)
+    return tuple(n for n, count in sorted(false_blocks(record, candidate).items()) if count > FALSE_BLOCKS and n in now)
+
+
+def _searched(
+    deps: Deps, candidate: str, tip: str, gap: Gap, known: Sequence[Judged], covered: Sequence[str]
+) -> Upgrade:
+    from trainer.evolve.retrospect import discover
+
+    if gap.kind == "signal_ambiguous":
+        return Upgrade(gap=gap)
+    head = deps.harness.head()
+    taken = {*deps.harness.load(head).diagnostics, *registered(deps.record, candidate)}
+    said = {"invalid": "gate scorer: the reward rose and it did not follow", "sound": "gate scorer and verdict"}
+    if gap.kind == "score_insufficient":
+        sources = [
+            source_of(deps, v.version, bad=v.state == "invalid", why=said[v.state]) for v in known if v.state != "open"
+        ]
+        diagnostic, retrospect = discover("validity", gap.why, [s for s in sources if s], taken=taken)
+    else:
+        others = [v for v in known if v.state == "sound" and v.version != tip][-OTHERS:]
+        sources = [source_of(deps, v.version, bad=False, why=said["sound"]) for v in others]
+        sources = [source_of(deps, tip, bad=True, why="outcome of each rollout"), *sources]
+        if sources[0] is None:
+            return Upgrade(gap=gap, retrospect=Retrospect(reasons=(f"the rollouts of {tip} were pruned",)))
+        diagnostic, retrospect = discover("pathology", gap.why, [s for s in sources if s], covered, taken)
+    return Upgrade(gap=gap, diagnostic=diagnostic, retrospect=retrospect, parent=head)
+
+
+def _unexplained(deps: Deps, report: HealthReport, tip: str, candidate: str) -> tuple[float, float, Sequence[str]]:
+    """Share of the tip's late rollouts that fail, share of those that no alarmed diagnostic points to, and those it does."""
+    from trainer.evolve.labels import failing_ids, open_version
+    from trainer.evolve.retrospect import covered_share
+
+    source = source_of(deps, tip, bad=True, why="")
+    if not source:
+        return 0.0, 0.0, ()
+    harness = deps.harness.load(deps.record.load(tip, "version", Version).harness_commit)
+    known = {**harness.diagnostics, **registered(deps.record, candidate)}
+    alarmed = [
+        known[f.diagnostic]
+        for f in report.findings
+        if SEVERITY_RANK[f.severity] >= SEVERITY_RANK["warn"] and f.diagnostic in known and known[f.diagnostic].evidence
+    ]
+    with open_version(source) as con:
+        failing, looked_at = failing_ids(con)
+        uncovered, covered = covered_share(con, [d for d in alarmed if d.layer != "signal"], failing)
+    return len(failing) / max(1, looked_at), uncovered, covered
+
+
+def _retire(deps: Deps, candidate: str, found: Upgrade) -> None:
+    for name in found.retired:
+        why = f"It blocked more than {FALSE_BLOCKS} candidates whose gain the gate scorer confirmed."
+        _merge(deps, candidate, found.parent, HarnessEdit(change=DropDiagnostic(name=name)), f"retire: {name}", why, {})
+
+
+def _register(deps: Deps, candidate: str, found: Upgrade) -> None:
+    """A commit on ``diag/<slug>``, merged into main: it changes no training. Both are done once."""
+    diagnostic, gap, r = found.diagnostic, found.gap, found.retrospect
+    if not (diagnostic and gap and r):
+        return
+    edit = HarnessEdit(change=PutDiagnostic(diagnostic=diagnostic))
+    body = "\n\n".join(
+        (
+            f"Gap: {gap.why}.",
+            f"Rule: {r.rule}. Separates held-out tasks by {r.held_out:.2f} ({r.low:.2f} to {r.high:.2f}); {r.false_alarms} false "
+            f"alarms on {sum(not x.bad for x in r.readings)} healthy trainings.",
+            "Labels: " + "; ".join(r.labels) + ".",
+        )
+    )
+    metrics = {"held_out": r.held_out, "interval": [r.low, r.high], "false_alarms": r.false_alarms}
+    _merge(deps, candidate, found.parent, edit, f"register: {diagnostic.name} ({r.rule})", body, metrics)
+
+
+def _merge(
+    deps: Deps, candidate: str, parent: str, edit: HarnessEdit, subject: str, body: str, metrics: Mapping[str, object]
+) -> None:
+    """One edit of diagnostics on ``diag/<slug>`` and into main. Proposing and merging it again changes nothing."""
+    factor = edit.factor.removeprefix("diagnostics.")
+    trailers = {"Version": candidate, "Factor": edit.factor, "Agent": "diagnostician", "Model": deps.specialists.name,
+                "Evidence": f"versions/{candidate}/{UPGRADE}.json", "Run-Id": deps.run_id}  # fmt: skip
+    verb = subject.partition(":")[0]
+    commit = deps.harness.propose(
+        version=candidate,
+        parent=parent,
+        edit=edit,
+        slug=f"{candidate.removeprefix('v')}-{verb}-{factor.replace('_', '-')}"[:60],
+        subject=f"diag: {verb} {factor}",
+        body=body,
+        trailers=trailers,
+        author="diagnostician",
+    )
+    deps.harness.promote(
+        version=candidate,
+        commit=commit,
+        subject=subject,
+        body=body.partition("\n")[0],
+        trailers={"Version": candidate, "Verdict": verb, "Approved-By": "retrospective check"},
+        metrics=metrics,
+    )

@@ -1,0 +1,158 @@
+"""The outer loop in a run: what is registered, who reads it, what it may block, and when it is retired."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.types import Gap
+from graph import gating, upgrading
+from graph.decide import diagnose
+from graph.integrity.check import check_run
+from graph.record import RunRecord
+from graph.registry import UPGRADE, Upgrade, registered
+from graph.seen import seen_rows
+from graph.state import Deps
+from graph.versions import BASELINE, health_of
+from tests.graph.test_bases import services
+from tests.trainer.gate_arms import BETTER, judged
+from trainer.evolve.types import Retrospect
+from trainer.gate_types import GateReport
+from trainer.types import Diagnostic, DropDiagnostic, HarnessEdit
+
+GAP = Gap(kind="score_insufficient", key="score_insufficient:v0001", why="the reward rose")
+LOUD = Diagnostic(
+    name="evolved_loud", kind="validity", layer="behaviour", description="Share of late rollouts with words >= 0.",
+    metric="SELECT 0.9", warn=0.5, critical=0.8, evidence="SELECT rollout_id FROM late ORDER BY rollout_id LIMIT 5",
+)  # fmt: skip
+FOUND = Retrospect(rule="words >= 0", held_out=0.9, low=0.8, high=1.0, labels=("v0000: good (verdict)",))
+
+
+def git(deps: Deps, *args: str) -> str:
+    done = subprocess.run(["git", "-C", deps.harness.path, *args], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def with_upgrade(run: Path, version: str, diagnostic: Diagnostic = LOUD) -> Deps:
+    deps = services(run)
+    found = Upgrade(gap=GAP, diagnostic=diagnostic, retrospect=FOUND, parent=deps.harness.head())
+    deps.record.save(version, UPGRADE, found)
+    return deps
+
+
+def test_what_nothing_explains_is_searched_and_git_or_the_search_trace_says_what_came_of_it(
+    broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.gaps.UNCOVERED", 0.0)
+    monkeypatch.setattr("agents.gaps.FAILING", 0.0)
+    deps = services(broken())
+    assert deps.record.saved("v0001", UPGRADE), "the run itself asked"
+    found = upgrading.upgrade(deps, "v0004", BASELINE)
+    assert found.gap is not None and found.gap.kind == "behaviour_unexplained" and found.retrospect is not None
+    assert found.retrospect.labels[0] == "v0000: bad (outcome of each rollout)"
+    assert found.gap.why in upgrading.line(found)
+    story = git(deps, "log", "--first-parent", "--format=%s", "main")
+    trace = [e for e in deps.record.entries("search") if e["key"] == f"v0004.{UPGRADE}"]
+    if found.diagnostic:
+        assert f"register: {found.diagnostic.name}" in story and not trace
+    else:
+        assert "register:" not in story and "not registered" in trace[0]["reason"]
+    assert upgrading.upgrade(deps, "v0004", BASELINE) == found
+    assert upgrading.upgrade(deps, "v0005", BASELINE).gap is None, "on the same evidence it is not asked again"
+
+
+def test_registering_is_done_once_and_reads_the_tip_from_the_next_diagnosis_on(broken: Callable[[], Path]) -> None:
+    deps = with_upgrade(broken(), "v0002")
+    before = deps.harness.head()
+    for _ in range(2):  # as after a kill
+        upgrading.upgrade(deps, "v0002", BASELINE)
+    new = git(deps, "log", "--format=%s", f"{before}..main").splitlines()
+    assert sorted(new) == ["diag: register evolved_loud", "register: evolved_loud (words >= 0)"]
+    assert deps.harness.load(deps.harness.head()).diagnostics["evolved_loud"] == LOUD
+    assert "evolved_loud" not in registered(deps.record, "v0001"), "what came before knows nothing of it"
+    diagnosis = diagnose(deps, "v0003", BASELINE)
+    read = {f.diagnostic: f for f in diagnosis.findings} | {a.partition(":")[0]: None for a in diagnosis.alternatives}
+    assert "evolved_loud" in read
+    assert check_run(deps.record.root).problems == ()
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("validity", "invalid"), ("pathology", "provisional")])
+def test_only_a_validity_check_blocks_and_only_a_gain(broken: Callable[[], Path], kind: str, verdict: str) -> None:
+    run = broken()
+    deps = with_upgrade(run, "v0001", LOUD.model_copy(update={"kind": kind}))
+    health_of(deps, "v0001", BASELINE)
+    gain = judged(BETTER).model_copy(update={"verdict": "provisional", "status": "final"})
+    report = gating.blocked(deps.record, "v0001", gain)
+    assert report.verdict == verdict
+    assert report.reasons[0].startswith("blocked by evolved_loud, which reads 0.90 against 0.80") == (
+        kind == "validity"
+    )
+    for other in ("rejected", "undecided", "invalid"):
+        spared = gain.model_copy(update={"verdict": other})
+        assert gating.blocked(deps.record, "v0001", spared) == spared, "it never promotes, and blocks nothing else"
+
+
+def test_a_check_registered_after_a_version_was_designed_does_not_block_it(broken: Callable[[], Path]) -> None:
+    deps = with_upgrade(broken(), "v0002")
+    health_of(deps, "v0001", BASELINE)
+    gain = judged(BETTER).model_copy(update={"verdict": "promoted"})
+    assert gating.blocked(deps.record, "v0001", gain) == gain
+
+
+def test_a_check_that_blocks_what_the_gate_scorer_confirms_is_retired_with_a_commit(
+    broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = broken()
+    deps = with_upgrade(run, "v0001")
+    upgrading.upgrade(deps, "v0001", BASELINE)
+    health_of(deps, "v0001", BASELINE)
+    confirmed = judged(BETTER)
+    assert confirmed.validity.state == "clean" and (confirmed.validity.gate_delta or 0) > 0
+    gain = confirmed.model_copy(update={"verdict": "provisional", "status": "final"})
+    blocked = gating.blocked(deps.record, "v0001", gain)
+    assert (blocked.blocked_by, blocked.unblocked) == ("evolved_loud", "provisional")
+    gate = blocked.model_dump(mode="json")
+    blocks = [{"version": "v0001", "gate": gate, "verdict": "invalid"}] * 2
+    monkeypatch.setattr(RunRecord, "verdicts", lambda self: blocks)
+    assert upgrading.false_blocks(deps.record, "v0003") == {"evolved_loud": 2}
+    upgrading.upgrade(deps, "v0003", BASELINE)
+    assert deps.record.load("v0003", UPGRADE, Upgrade).retired == ("evolved_loud",)
+    assert "evolved_loud" not in registered(deps.record, "v0003")
+    assert "evolved_loud" not in deps.harness.load(deps.harness.head()).diagnostics
+    assert "retire: evolved_loud" in git(deps, "log", "--first-parent", "-1", "--format=%s", "main")
+    upgrading.upgrade(deps, "v0003", BASELINE)
+    assert git(deps, "log", "--format=%s", "main").count("retire: evolved_loud") == 1
+
+
+def test_a_run_that_does_not_evolve_looks_for_nothing(broken: Callable[[], Path]) -> None:
+    deps = services(broken())
+    off = deps.config.model_copy(update={"designer": deps.config.designer.model_copy(update={"evolve": False})})
+    found = upgrading.upgrade(replace(deps, config=off), "v0005", BASELINE)
+    assert (found.gap, upgrading.line(found)) == (None, "")
+
+
+def test_a_diagnostic_can_be_dropped_and_nothing_else_with_it(broken: Callable[[], Path]) -> None:
+    deps = services(broken())
+    head = deps.harness.head()
+    edit = HarnessEdit(change=DropDiagnostic(name="truncation"))
+    args: Any = ("v0007", head, edit, "0007-drop", "diag: drop truncation", "", {}, "diagnostician")
+    commit = deps.harness.propose(*args)
+    assert deps.harness.propose(*args) == commit
+    assert set(deps.harness.files(head)) - set(deps.harness.files(commit)) == {"diagnostics/truncation.toml"}
+    assert deps.harness.diff(head, commit).factors == (edit.factor,) == ("diagnostics.truncation",)
+
+
+def test_what_a_metric_blocked_is_no_label_for_the_next_one(broken: Callable[[], Path]) -> None:
+    deps = with_upgrade(broken(), "v0001")
+    health_of(deps, "v0001", BASELINE)
+    gain = judged(BETTER).model_copy(update={"verdict": "provisional", "status": "final"})
+    deps.record.save("v0001", "gate", gating.blocked(deps.record, "v0001", gain))
+    assert deps.record.load("v0001", "gate", GateReport).verdict == "invalid"
+    assert upgrading.judged(deps.record, "v0001").state == "sound"
+    (row,) = seen_rows(deps.record)
+    assert (row.name, row.blocked, row.first_wrong, row.first_right) == ("evolved_loud", ("v0001",), "v0001", "")

@@ -1,0 +1,137 @@
+"""From labelled versions to a new diagnostic, and the retrospective check that it must pass before it is registered.
+
+The rule is searched on one half of the tasks. On the other half it has to separate bad from good rollouts, with the
+interval's lower end, and as a metric it has to raise its line on bad versions and stay below it on healthy ones.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from trainer.diagnose import run_diagnostic
+from trainer.evolve.labels import Connection, Source, by_failure, by_version, expressions, open_version, opened
+from trainer.evolve.rules import Labelled, Rule, interval, search, separation
+from trainer.evolve.types import Reading, Retrospect
+from trainer.sql import select
+from trainer.types import Diagnostic, DiagnosticKind
+
+LEAST = 0.25
+"""Separation on the held-out half that the interval's lower end has to reach."""
+FALSE_ALARMS = 0.05
+"""Share of healthy (version, seed) units on which a new metric may raise its line."""
+MARGIN = 0.4, 0.75
+"""Where warn and critical lie between the highest healthy reading and the lowest bad one."""
+
+
+def discover(
+    kind: DiagnosticKind,
+    gap: str,
+    sources: Sequence[Source],
+    covered: Sequence[str] | None = None,
+    taken: Collection[str] = (),
+) -> tuple[Diagnostic | None, Retrospect]:
+    """Search and check. ``sources`` are labelled versions; with ``covered`` the only bad one is read by its failures and the
+    others by whether they are healthy. ``taken`` are names of diagnostics that there are."""
+    labels = tuple(f"{s.version}: {'bad' if s.bad else 'good'} ({s.why})" for s in sources)
+    tip = next((s for s in sources if s.bad), None)
+    if tip is None:
+        return None, Retrospect(labels=labels, reasons=("no version is known to be bad",))
+    with opened(sources if covered is None else [tip]) as at:
+        data = by_version(sources, at) if covered is None else by_failure(at[tip.version], covered)
+        named = expressions(at[tip.version])
+    rule = search(data.half(False)) if _both(data.half(False)) and _both(data.half(True)) else None
+    if rule is None:
+        return None, Retrospect(labels=labels, reasons=("there are not enough rollouts of both kinds to search",))
+    held = data.half(True)
+    low, high = interval(rule, held)
+    found = Retrospect(
+        rule=str(rule), searched=rule.separation, held_out=separation(rule, held), low=low, high=high, labels=labels
+    )
+    if low < LEAST:
+        why = f"on held-out tasks it separates by {found.held_out:.2f} ({low:.2f} to {high:.2f}), asked for {LEAST:g}"
+        return None, found.model_copy(update={"reasons": (why,)})
+    name = "_".join(("evolved", *(c.feature for c in rule.conditions)))
+    if name in taken:
+        return None, found.model_copy(update={"reasons": (f"{name} is there already",)})
+    probe = _diagnostic(name, kind, gap, rule, named)
+    return _checked(probe, found, sources, by_failures=covered is not None)
+
+
+def _both(data: Labelled) -> bool:
+    return bool(data.bad.any() and not data.bad.all())
+
+
+def _checked(
+    probe: Diagnostic, found: Retrospect, sources: Sequence[Source], *, by_failures: bool
+) -> tuple[Diagnostic | None, Retrospect]:
+    start = time.process_time()
+    readings = tuple(r for s in sources for r in readings_of(probe, s))
+    seconds = time.process_time() - start
+    again = tuple(r for s in sources[:1] for r in readings_of(probe, s.model_copy(update={"rollouts": s.rollouts[:1]})))
+    healthy, bad = ([r.value for r in readings if r.bad == kind] for kind in (False, True))
+    top, bottom = max(healthy, default=0.0), min(bad, default=1.0)
+    if by_failures:  # a pathology that healthy versions have too: its line is what none of them reached
+        top, bottom = max([*healthy, *bad]), 1.0
+    warn, critical = (round(top + part * (bottom - top), 4) for part in MARGIN)
+    alarms = sum(value >= warn for value in healthy)
+    reasons = []
+    if again != readings[: len(again)]:
+        reasons.append("it gives another value when it is computed again")
+    if not by_failures and bottom - top < LEAST:
+        reasons.append(
+            f"it reads up to {top:.2f} on healthy versions and from {bottom:.2f} on bad ones: no room for a line"
+        )
+    if healthy and alarms / len(healthy) > FALSE_ALARMS:
+        reasons.append(f"it raises its line on {alarms} of {len(healthy)} healthy trainings")
+    done = found.model_copy(
+        update={"readings": readings, "false_alarms": alarms, "seconds": seconds, "reasons": tuple(reasons)}
+    )
+    if reasons:
+        return None, done
+    return probe.model_copy(update={"warn": warn, "critical": critical}), done
+
+
+def readings_of(diagnostic: Diagnostic, source: Source) -> Sequence[Reading]:
+    """The metric on each seed of a version."""
+    found = []
+    for seed, folder in enumerate(source.rollouts):
+        with open_version(Source(version=source.version, rollouts=(folder,), bad=source.bad, why=source.why)) as con:
+            value = run_diagnostic(con, diagnostic).value
+        if value is not None:
+            found.append(Reading(version=source.version, seed=seed, bad=source.bad, value=value))
+    return found
+
+
+def _diagnostic(name: str, kind: DiagnosticKind, gap: str, rule: Rule, named: Mapping[str, str]) -> Diagnostic:
+    """The rule as a file of the harness; its lines are not drawn yet."""
+    parts = ", ".join(f'({named[c.feature]}) AS "f_{c.feature}"' for c in rule.conditions)
+    holds = " AND ".join(f'"f_{c.feature}" {c.side} {c.threshold!r}' for c in rule.conditions)
+    table = f"(SELECT *, {parts} FROM late)"
+    return Diagnostic(
+        name=name,
+        kind=kind,
+        layer="behaviour",
+        description=f"Share of late rollouts with {rule}.",
+        metric=f"SELECT avg(({holds})::INT) FROM {table}",
+        warn=0.5,
+        critical=1.0,
+        evidence=f"SELECT rollout_id FROM {table} WHERE {holds} ORDER BY score DESC, step DESC, rollout_id LIMIT 5",
+        source=f"evolved: {gap}",
+    )
+
+
+def covered_share(
+    con: Connection, alarmed: Sequence[Diagnostic], failing: Sequence[str]
+) -> tuple[float, tuple[str, ...]]:
+    """Share of the failing late rollouts that no alarmed diagnostic points to, and those that one does: what its evidence
+    query gives when it is not cut off."""
+    ids = {str(i) for d in alarmed for i in select(con, _uncut(d.evidence)).column(0).to_pylist()}
+    covered = tuple(sorted(ids.intersection(failing)))
+    return (1 - len(covered) / len(failing) if failing else 0.0), covered
+
+
+def _uncut(query: str) -> str:
+    """The query without a LIMIT at its end."""
+    return re.sub(r"\s+LIMIT\s+\d+\s*$", "", query.strip(), flags=re.IGNORECASE)
