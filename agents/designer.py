@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from agents.candidates import Candidate, from_idea, from_skill
-from agents.edits import failed_before, family, is_failed, rollback
+from agents.edits import failed_before, failures_in_a_row, family, is_failed, rollback, subtracts
 from agents.facts import Facts, fill, gather
 from agents.rules import Rules
 from agents.types import DesignInput, Dropped, Intervention, SkillRef
+
+SWITCH_LAYER, SUBTRACT = 3, 4
+"""Failures in a row after which the search looks at another layer, and prefers to take away."""
 
 
 def design(inp: DesignInput, rules: Rules) -> Intervention | None:
@@ -93,9 +96,8 @@ def _cost(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
     cost += weigh.failed_factor * sum(1 for case in here if case.factor == factor)
     cost += weigh.failed_elsewhere * sum(1 for case in same if is_failed(case))
     cost -= weigh.won_elsewhere * sum(1 for case in same if case.verdict == "promoted")
-    last = inp.cases[-2:]
-    if len(last) == 2 and all(is_failed(case) and family(case.factor) == family(factor) for case in last):
-        cost += weigh.family_streak
+    if inp.escalate:
+        cost += _elsewhere(candidate, inp, rules)
     if here and candidate.rule in _follow_ups(here[-1].factor, candidate.tier, rules):
         cost -= weigh.follow
     for skill in _about(candidate, inp):
@@ -104,6 +106,26 @@ def _cost(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
         if value in skill.vetoes:
             cost += weigh.skill_loss
     return cost
+
+
+def _elsewhere(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
+    """What a candidate pays for more of the same: the family that failed twice in a row, the layer that was worked on three
+    times in vain, and after four times an addition to the recipe."""
+    weigh, factor, streak = rules.ranking, candidate.edit.factor, failures_in_a_row(inp.cases)
+    last = inp.cases[-2:]
+    same = len(last) == 2 and all(is_failed(case) and family(case.factor) == family(factor) for case in last)
+    cost = weigh.family_streak if same else 0.0
+    layer = _layer(candidate.tier, rules)
+    worked_on = [_layer(case.bottleneck, rules) for case in inp.cases[-SWITCH_LAYER:]]
+    if streak >= SWITCH_LAYER and layer and all(layer == each for each in worked_on):
+        cost += weigh.layer_streak
+    if streak >= SUBTRACT and not subtracts(inp.recipe, candidate.edit.change):
+        cost += weigh.addition
+    return cost
+
+
+def _layer(bottleneck: str, rules: Rules) -> str:
+    return rules.bottlenecks[bottleneck].layer if bottleneck in rules.bottlenecks else ""
 
 
 def _follow_ups(factor: str, tier: str, rules: Rules) -> set[str]:

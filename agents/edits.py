@@ -142,6 +142,26 @@ def failed_before(cases: Sequence[Case], signature: str, change: HarnessEdit) ->
     )
 
 
+def failures_in_a_row(cases: Sequence[Case]) -> int:
+    """How many versions were trained, or could not be, since the last step. A design that the backtest refused cost nothing and
+    shows nothing."""
+    count = 0
+    for case in reversed(cases):
+        if not is_failed(case):
+            break
+        count += case.verdict != "refused"
+    return count
+
+
+def subtracts(recipe: Recipe, change: Change) -> bool:
+    """Whether the change takes something out of the recipe: a part switched off, a weight or coefficient to 0, a limit lifted."""
+    if isinstance(change, SetWeight):
+        return change.value == 0
+    if isinstance(change, SetOption):
+        return bool(recipe.options()[change.path]) and change.value in (False, 0, "off", ())
+    return isinstance(change, DropDiagnostic)
+
+
 def family(factor: str) -> str:
     """The part of the recipe that a factor belongs to: ``optim`` of ``optim.lr``."""
     return factor.partition(".")[0]

@@ -132,6 +132,8 @@ class Ranking(Record):
     failed_elsewhere: float
     won_elsewhere: float
     family_streak: float
+    layer_streak: float
+    addition: float
     follow: float
     skill_win: float
     skill_loss: float

@@ -49,7 +49,7 @@ def build(
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "baseline")
     graph.add_edge("baseline", "diagnose")
-    graph.add_edge("diagnose", "upgrade_harness")
+    graph.add_conditional_edges("diagnose", routing.after_diagnose, ["upgrade_harness", "report"])
     graph.add_edge("upgrade_harness", "design")
     graph.add_conditional_edges("design", routing.after_design, ["backtest", "certify"])
     graph.add_conditional_edges("backtest", routing.after_backtest, ["train", "curate"])

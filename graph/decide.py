@@ -160,6 +160,7 @@ def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
         cases=cases_of(deps, candidate),
         skills=skill_refs(deps),
         fixed=fixed_factors(deps),
+        escalate=deps.config.designer.escalate,
     )
     inputs = {"diagnosis": f"{candidate}.diagnostician", "harness": version.harness_commit}
     idea = _decide(

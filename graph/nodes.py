@@ -13,6 +13,7 @@ from graph import (
     calibrating,
     certifying,
     decide,
+    escalating,
     gating,
     planning,
     reporting,
@@ -68,12 +69,13 @@ def diagnose(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """One bottleneck of the tip; the coming version's folder holds the diagnosis."""
     deps = runtime.context
     candidate = version_id(state["next_version"])
+    stop = escalating.escalate(deps, candidate, state["tip"])
     diagnosis = decide.diagnose(deps, candidate, state["tip"])
     deps.say(
         "diagnose",
         f"{candidate}: {diagnosis.bottleneck} ({diagnosis.layer}, {diagnosis.severity}): {diagnosis.hypothesis}",
     )
-    return {"candidate": candidate, "verdict": "", "seeds": 0}
+    return {"candidate": candidate, "verdict": "", "seeds": 0, "stop": stop}
 
 
 def upgrade_harness(state: LoopState, runtime: Runtime[Deps]) -> LoopState:

@@ -7,6 +7,11 @@ from graph.state import LoopState
 FAILED = frozenset({"refused", "failed"})
 
 
+def after_diagnose(state: LoopState) -> str:
+    """An evaluation that does not hold settles nothing: no certification either."""
+    return "report" if state.get("stop") else "upgrade_harness"
+
+
 def after_design(state: LoopState) -> str:
     return "certify" if state.get("stop") else "backtest"
 

@@ -192,34 +192,37 @@ def evaluate_seeds(deps: Deps, wanted: Sequence[tuple[str, Seeds]], suites: Sequ
 
     ``shard`` selects the sealed shard; the other suites have one.
     """
-    frozen = suites_of(deps.record)
-    specs: list[EvalSpec] = []
-    for version, seeds in wanted:
-        for seed in span(seeds):
-            checkpoint = base_of(deps.record).path if version == BASE else _checkpoint(deps, version, seed)
-            for suite in suites:
-                name = f"sealed-{shard}" if suite == "sealed" else suite
-                specs.append(
-                    EvalSpec(
-                        checkpoint=checkpoint,
-                        suite=suite,
-                        tasks_file=deps.record.root / "tasks" / f"{name}.jsonl",
-                        protocol=frozen.protocol,
-                        protocol_hash=frozen.protocol_hash,
-                        version=version,
-                        seed=seed,
-                        domain=deps.config.run.domain,
-                        user_tasks=deps.config.run.tasks or None,
-                        deadline_s=deps.config.trainer.deadline_s,
-                        sandbox=deps.sandbox,
-                        run_id=deps.run_id,
-                        out_file=eval_file(deps.record, version, seed, name),
-                    )
-                )
+    names = [(suite, f"sealed-{shard}" if suite == "sealed" else suite) for suite in suites]
+    specs = [
+        eval_spec(deps, version, seed, suite, name, eval_file(deps.record, version, seed, name))
+        for version, seeds in wanted
+        for seed in span(seeds)
+        for suite, name in names
+    ]
     known = sealed(deps.record.root)
     fresh = [s for s in specs if not _is_sealed(deps, s.out_file, known)]
     deps.jobs.evaluate(specs)
     seal(deps.record.root, [path for s in fresh for path in (s.out_file, episodes_file(s))])
+
+
+def eval_spec(deps: Deps, version: str, seed: int, suite: Suite, tasks: str, out_file: Path) -> EvalSpec:
+    """The job that evaluates one seed of a version on a suite, whose tasks are ``tasks/<tasks>.jsonl``."""
+    frozen = suites_of(deps.record)
+    return EvalSpec(
+        checkpoint=base_of(deps.record).path if version == BASE else _checkpoint(deps, version, seed),
+        suite=suite,
+        tasks_file=deps.record.root / "tasks" / f"{tasks}.jsonl",
+        protocol=frozen.protocol,
+        protocol_hash=frozen.protocol_hash,
+        version=version,
+        seed=seed,
+        domain=deps.config.run.domain,
+        user_tasks=deps.config.run.tasks or None,
+        deadline_s=deps.config.trainer.deadline_s,
+        sandbox=deps.sandbox,
+        run_id=deps.run_id,
+        out_file=out_file,
+    )
 
 
 def _is_sealed(deps: Deps, path: Path, known: Mapping[str, frozenset[str]]) -> bool:

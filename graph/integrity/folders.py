@@ -7,6 +7,7 @@ from typing import Any
 
 from agents.types import BacktestReport, CurateOutput, Diagnosis, Intervention
 from graph.decide import LESSON
+from graph.escalating import AUDIT, Audit
 from graph.harnessing import Proposal
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault
 from graph.registry import UPGRADE, Upgrade
@@ -29,6 +30,7 @@ KINDS: Mapping[str, type[Record]] = {
     "certificate": GateReport,
     "lesson": CurateOutput,
     UPGRADE: Upgrade,
+    AUDIT: Audit,
 }
 DECIDED: Mapping[str, str] = {
     "diagnosis": "diagnostician",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.designer import design
-from agents.edits import apply_change, value_text
+from agents.edits import apply_change, subtracts, value_text
 from agents.rules import Rules, load_rules
 from agents.types import Case, DesignInput, Dropped, Intervention, SkillRef
 from tests.agents.situations import COLLAPSED, case_of, finding, situation, to_design
@@ -19,6 +19,7 @@ from trainer.types import (
     Finding,
     Recipe,
     RewardRecipe,
+    SetOption,
     SetWeight,
     WarmStartRecipe,
 )
@@ -307,3 +308,56 @@ def test_a_start_that_is_good_or_chosen_already_is_left_alone(rules: Rules) -> N
         assert "worked-demonstrations" not in {idea.rule for idea in exhaust(to_design(inp, rules), rules)}
     code = to_design(situation(finding("dead_groups_all_fail")), rules).model_copy(update={"domain": "code"})
     assert "worked-demonstrations" not in {idea.rule for idea in exhaust(code, rules)}, "measured: code ends lower"
+
+
+def failed_on(bottleneck: str, count: int, factor: str = "optim.weight_decay") -> tuple[Case, ...]:
+    return tuple(
+        Case(
+            signature="elsewhere",
+            domain="math",
+            bottleneck=bottleneck,
+            factor=f"{factor}.{i}",
+            value="1",
+            verdict="rejected",
+        )
+        for i in range(count)
+    )
+
+
+def layer_of(idea: Intervention, rules: Rules) -> set[str]:
+    """The layers of the bottlenecks that list the idea."""
+    return {b.layer for b in rules.bottlenecks.values() if idea.rule in b.ideas}
+
+
+def test_three_failures_on_a_layer_send_the_search_to_another_one(rules: Rules) -> None:
+    rules = rules.model_copy(update={"ranking": rules.ranking.model_copy(update={"layer_streak": 5.0})})
+    inp = to_design(situation(finding("dead_groups_all_pass", "warn", 0.4), finding("repetition", "warn", 0.3)), rules)
+    assert inp.diagnosis.layer == "signal"
+    first = design(inp, rules)
+    other = design(inp.model_copy(update={"cases": failed_on(inp.diagnosis.bottleneck, 3)}), rules)
+    assert first is not None and other is not None
+    assert "signal" in layer_of(first, rules) and layer_of(other, rules) - {"signal"} and other.rule != first.rule
+    for cases, escalate in (
+        (failed_on(inp.diagnosis.bottleneck, 3), False),
+        (failed_on(inp.diagnosis.bottleneck, 2), True),
+    ):
+        same = design(inp.model_copy(update={"cases": cases, "escalate": escalate}), rules)
+        assert same is not None and same.rule == first.rule
+
+
+def test_after_four_failures_taking_away_comes_before_adding(rules: Rules) -> None:
+    recipe = Recipe(reward=RewardRecipe(weights={"outcome": 1.0, "format": 0.2}))
+    inp = to_design(situation(recipe=recipe, scores={"validation/mean": 0.5, "validation/pass@8": 0.8}), rules)
+    order = [subtracts(recipe, idea.edit.change) for idea in exhaust(inp, rules, limit=12)]
+    later = inp.model_copy(update={"cases": failed_on("truncation", 4)})
+    sooner = [subtracts(recipe, idea.edit.change) for idea in exhaust(later, rules, limit=12)]
+    assert True in order and sooner.index(True) < order.index(True)
+
+
+def test_what_is_a_subtraction() -> None:
+    recipe = Recipe(reward=RewardRecipe(weights={"outcome": 1.0, "format": 0.2}))
+    assert subtracts(recipe, SetWeight(term="format", value=0.0)) and not subtracts(
+        recipe, SetWeight(term="format", value=0.1)
+    )
+    assert subtracts(recipe, SetOption(path="actor.use_kl_loss", value=False)) == recipe.actor.use_kl_loss
+    assert not subtracts(recipe, SetOption(path="rollout.n", value=16))

@@ -1,6 +1,14 @@
 """Routing is pure: plain dicts in, a node's name out."""
 
-from graph.routing import MAX_REFUSED, after_backtest, after_curate, after_design, after_gate, stop_reason
+from graph.routing import (
+    MAX_REFUSED,
+    after_backtest,
+    after_curate,
+    after_design,
+    after_diagnose,
+    after_gate,
+    stop_reason,
+)
 from graph.state import schema_hash
 
 
@@ -26,3 +34,8 @@ def test_stop_reasons_name_the_budget() -> None:
 def test_the_schema_hash_changes_with_the_nodes() -> None:
     assert schema_hash(("a", "b")) == schema_hash(("a", "b"))
     assert schema_hash(("a", "b")) != schema_hash(("a", "c"))
+
+
+def test_an_evaluation_that_does_not_hold_is_not_certified_with() -> None:
+    assert after_diagnose({"stop": ""}) == "upgrade_harness"
+    assert after_diagnose({"stop": "the evaluation does not hold"}) == "report"
