@@ -78,7 +78,7 @@ def _proposals(inp: DesignInput, rules: Rules, facts: Facts) -> Iterator[Candida
 def _barred(candidate: Candidate, inp: DesignInput) -> str:
     if why := inp.fixed.get(candidate.edit.factor):
         return why
-    if case := failed_before(inp.cases, inp.diagnosis.signature, candidate.edit):
+    if case := failed_before((*inp.memory, *inp.cases), inp.diagnosis.signature, candidate.edit):
         return f"failed here before: {case.verdict}{f' in {case.version}' if case.version else ''}"
     for refused in inp.refused:
         if (refused.factor, refused.value) == (candidate.edit.factor, candidate.value):
@@ -89,8 +89,9 @@ def _barred(candidate: Candidate, inp: DesignInput) -> str:
 def _cost(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
     """Place in the playbook, then cases here and elsewhere, strategy lock-in, hints and skills."""
     weigh, factor, value = rules.ranking, candidate.edit.factor, candidate.value
-    here = [case for case in inp.cases if case.signature == inp.diagnosis.signature and is_failed(case)]
-    elsewhere = [case for case in inp.cases if case.signature != inp.diagnosis.signature]
+    known = (*inp.memory, *inp.cases)
+    here = [case for case in known if case.signature == inp.diagnosis.signature and is_failed(case)]
+    elsewhere = [case for case in known if case.signature != inp.diagnosis.signature]
     same = [case for case in elsewhere if (case.factor, case.value) == (factor, value)]
     cost = candidate.place
     cost += weigh.failed_factor * sum(1 for case in here if case.factor == factor)

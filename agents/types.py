@@ -247,6 +247,8 @@ class DesignInput(Record):
     """Designs already refused by the backtest in this round."""
     fixed: Mapping[str, str] = Field(default_factory=dict)
     """Factors that cannot be changed in this run, and why."""
+    memory: tuple[Case, ...] = ()
+    """How candidates of other runs ended."""
     escalate: bool = True
     """Whether failures in a row and edits of one family send the search elsewhere."""
 

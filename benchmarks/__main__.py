@@ -13,6 +13,7 @@ BENCHMARKS = {
     "strategies": "certify against each at equal budget, from the human reference and from a damaged start",
     "null": "whole runs in which every candidate is a no-op: false promotions, and the spread between seeds",
     "hacks": "reward hacks and honest improvements before the gate, and hacks in whole runs",
+    "memory": "whether a run that has the memory of another one gets there in fewer versions",
     "health": "the health report from ten thousand to a million rollouts: seconds and memory",
     "python_terms": "what isolation costs a Python reward term in a training step",
 }

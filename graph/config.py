@@ -28,7 +28,8 @@ OPEN_TABLES = frozenset({"recipe.reward.weights"})
 class RunSection(Record):
     """What to run, where, and for how long. ``logger`` is a comma list of console, file (always written), tensorboard,
     trackio and wandb. ``name`` empty means a name made from domain and seed; ``sandbox_image``
-    and ``docker_runtime`` (such as gVisor's ``runsc``) empty mean our own image and the engine's own runtime."""
+    and ``docker_runtime`` (such as gVisor's ``runsc``) empty mean our own image and the engine's own runtime;
+    ``memory`` is the folder in which runs leave cases and skills for each other, empty for none."""
 
     domain: str = "math"
     backend: str = "embedded"
@@ -44,6 +45,7 @@ class RunSection(Record):
     minutes: Annotated[float, Field(gt=0)] = 5.0
     policy: str = ""
     tasks: str = ""
+    memory: str = ""
 
 
 class EvaluationSection(Record):

@@ -28,6 +28,7 @@ from agents.types import (
 )
 from graph.bases import fixed_factors
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
+from graph.memory import remembered
 from graph.planning import too_late
 from graph.state import Deps
 from graph.track import track_record
@@ -160,6 +161,7 @@ def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
         cases=cases_of(deps, candidate),
         skills=skill_refs(deps),
         fixed=fixed_factors(deps),
+        memory=remembered(deps.record),
         escalate=deps.config.designer.escalate,
     )
     inputs = {"diagnosis": f"{candidate}.diagnostician", "harness": version.harness_commit}

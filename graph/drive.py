@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from graph import isolation, loggers, session
+from graph import isolation, loggers, memory, session
 from graph.bases import require_no_warm_start
 from graph.clock import Clock
 from graph.config import Resolved, RunConfig
@@ -79,6 +79,8 @@ def check(resolved: Resolved) -> None:
     from trainer.harness_files import parse_harness
     from trainer.seed_harness import load_seed_files
 
+    if config.run.memory:
+        memory.read_memory(memory.memory_file(config.run.memory))
     isolation.settle(config.run)
     python_parts = parse_harness(load_seed_files(config.run.domain), "").python_parts
     sandbox = isolation.choose(config.run.domain, config.run.sandbox, python_parts).backend
@@ -274,7 +276,7 @@ def make_deps(
         harness=harness,
         specialists=specialists_of(config, options),
         jobs=jobs,
-        skills=SkillStore([root / "skills", SEED_DIR]),
+        skills=SkillStore([root / "skills", root / memory.SKILLS, SEED_DIR]),
         say=progress.say,
         elapsed=jobs.clock.elapsed,
     )

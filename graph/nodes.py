@@ -15,6 +15,7 @@ from graph import (
     decide,
     escalating,
     gating,
+    memory,
     planning,
     reporting,
     routing,
@@ -61,6 +62,7 @@ def baseline(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     reporting.enter_baseline(deps, health)
     calibrating.calibrate(deps)
     track.recall(deps)
+    memory.take(deps)
     deps.say("plan", planning.line(deps, planning.plan(deps)))
     return {"seeds": seeds}
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graph import bases, calibrating, track, versions
+from graph import bases, calibrating, memory, track, versions
 from graph.calibrating import calibration_of
 from graph.integrity.folders import decided, kind_of
 from graph.lineage import stand
@@ -97,7 +97,7 @@ def remake(deps: Deps) -> None:
         return
     bases.make_base(deps)
     known = sealed(record.root)
-    for file, take in ((calibrating.FILE, calibrating.take), (track.FILE, track.recall)):
+    for file, take in ((calibrating.FILE, calibrating.take), (track.FILE, track.recall), (memory.FILE, memory.take)):
         if known[file]:  # a run of before there were such stores took nothing
             take(deps)
     seeds = {e["version"]: _seeds(record, e) for e in entries}

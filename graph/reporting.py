@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.types import Intervention
-from graph import isolation, versions
+from graph import isolation, memory, versions
 from graph.bases import base_of
 from graph.record import write_atomic
 from graph.registry import END, registered
@@ -78,6 +78,7 @@ def make_report(deps: Deps, state: LoopState) -> None:
     write_atomic(deps.record.root / "summary.json", summary.model_dump_json(indent=1) + "\n")
     render_report(report_data(deps, summary), Path(summary.report))
     remember(deps)
+    memory.leave(deps)
 
 
 def _score(interval: Interval) -> Score:

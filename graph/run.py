@@ -41,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, metavar="S", help="seed of everything random")
     p.add_argument("--backend", help="where training runs: embedded")
     p.add_argument("--sandbox", help="what isolates programs: auto, docker, bubblewrap or none (default: auto)")
+    p.add_argument(
+        "--memory", metavar="DIR", help="learn from runs that left their cases and skills there (default: none)"
+    )
     p.add_argument("--logger", metavar="NAMES", help="comma list: console, file, tensorboard, trackio, wandb")
     p.add_argument("--specialists", help="who decides: playbook")
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any configuration key, repeatable")
@@ -64,6 +67,7 @@ FLAGS = (
     "sandbox",
     "logger",
     "specialists",
+    "memory",
 )
 
 

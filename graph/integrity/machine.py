@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from graph import memory
 from graph.bases import FOLDER, BasePolicy
 from graph.build import NODES, build
 from graph.calibrating import Floor
@@ -33,6 +34,7 @@ FILES: Mapping[str, tuple[type[Record], Mend]] = {
     "base.json": (BasePolicy, "remake"),
     "calibration.json": (Floor, "rewind"),
     "earlier.json": (Earlier, "rewind"),
+    memory.FILE: (memory.Memory, "rewind"),
 }
 
 

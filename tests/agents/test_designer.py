@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.designer import design
-from agents.edits import apply_change, subtracts, value_text
+from agents.edits import apply_change, failures_in_a_row, subtracts, value_text
 from agents.rules import Rules, load_rules
 from agents.types import Case, DesignInput, Dropped, Intervention, SkillRef
 from tests.agents.situations import COLLAPSED, case_of, finding, situation, to_design
@@ -361,3 +361,19 @@ def test_what_is_a_subtraction() -> None:
     )
     assert subtracts(recipe, SetOption(path="actor.use_kl_loss", value=False)) == recipe.actor.use_kl_loss
     assert not subtracts(recipe, SetOption(path="rollout.n", value=16))
+
+
+def test_what_failed_in_the_same_situation_of_another_run_is_not_tried_again(rules: Rules) -> None:
+    inp = to_design(situation(finding("dead_groups_all_pass", "warn", 0.3)), rules)
+    first = design(inp, rules)
+    assert first is not None
+    wiser = design(inp.model_copy(update={"memory": (case_of(inp.diagnosis, first, version="other/v0001"),)}), rules)
+    assert wiser is not None and wiser.rule != first.rule
+    assert any("failed here before: rejected in other/v0001" in d.reason for d in wiser.dropped)
+    won = case_of(inp.diagnosis, first, "promoted", version="other/v0001")
+    kept = design(inp.model_copy(update={"memory": (won,)}), rules)
+    assert kept is not None and kept.rule == first.rule
+    streak = tuple(case_of(inp.diagnosis, first) for _ in range(5))
+    assert failures_in_a_row(inp.model_copy(update={"memory": streak}).cases) == 0, (
+        "others' failures are no streak of ours"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from agents.given import parse_given
-from benchmarks import cells, hacks, null, strategies
+from benchmarks import cells, hacks, memory, null, strategies
 from graph.config import resolve
 from graph.record import RunRecord
 from tests.trainer.gate_arms import BETTER, WORSE, judged
@@ -115,3 +115,17 @@ def test_a_cell_waits_for_a_run_that_somebody_else_has_and_is_written_whole(
     assert cells.run([sys.executable, "-c", program]) == "{}\n" and gate.read_text() == "xxx"
     with pytest.raises(SystemExit, match="exit code 3; start the benchmark again"):
         cells.run([sys.executable, "-c", "import sys; sys.exit(3)"])
+
+
+def test_memory_is_measured_in_versions_until_the_certified_step() -> None:
+    def run(seed: int, at: int | None) -> dict[str, Any]:
+        versions = [{"version": f"v{i:04d}", "verdict": "refused" if i == 1 else "undecided"} for i in range(1, 6)]
+        chain = [] if at is None else [{"verdict": "promoted", "chain": [f"v{at:04d}"]}]
+        return {**summary(seed, 0.7), "versions": versions, "certifications": chain}
+
+    assert [memory.effort(run(0, at)) for at in (2, 5, None)] == [1, 4, None]
+    trios = [{"teacher": run(s, 4), "with": run(s, 2), "without": run(s, 4)} for s in range(3)]
+    text = memory.table("reference", trios)
+    assert "versions, with − without: -2.0 (95 % interval -2.0 to -2.0)" in text and text.count("| 3 | 3 | 1 |") == 3
+    assert "sealed, with − without: +0.0 pp" in text
+    assert "never" in memory.table("reference", [{**trios[0], "with": run(0, None)}])
