@@ -14,6 +14,10 @@ from agents.facts import Facts, fill, gather
 from agents.rules import Rules
 from agents.types import DesignInput, Dropped, Intervention, SkillRef
 
+SHARP = ("rejected", "invalid")
+"""Verdicts of other runs that speak against a value; an undecided or crashed one says little about another policy."""
+OTHERS = 2
+"""Cases of other runs that count, for and against."""
 SWITCH_LAYER, SUBTRACT = 3, 4
 """Failures in a row after which the search looks at another layer, and prefers to take away."""
 
@@ -78,7 +82,7 @@ def _proposals(inp: DesignInput, rules: Rules, facts: Facts) -> Iterator[Candida
 def _barred(candidate: Candidate, inp: DesignInput) -> str:
     if why := inp.fixed.get(candidate.edit.factor):
         return why
-    if case := failed_before((*inp.memory, *inp.cases), inp.diagnosis.signature, candidate.edit):
+    if case := failed_before(inp.cases, inp.diagnosis.signature, candidate.edit):
         return f"failed here before: {case.verdict}{f' in {case.version}' if case.version else ''}"
     for refused in inp.refused:
         if (refused.factor, refused.value) == (candidate.edit.factor, candidate.value):
@@ -89,14 +93,17 @@ def _barred(candidate: Candidate, inp: DesignInput) -> str:
 def _cost(candidate: Candidate, inp: DesignInput, rules: Rules) -> float:
     """Place in the playbook, then cases here and elsewhere, strategy lock-in, hints and skills."""
     weigh, factor, value = rules.ranking, candidate.edit.factor, candidate.value
-    known = (*inp.memory, *inp.cases)
-    here = [case for case in known if case.signature == inp.diagnosis.signature and is_failed(case)]
-    elsewhere = [case for case in known if case.signature != inp.diagnosis.signature]
+    here = [case for case in inp.cases if case.signature == inp.diagnosis.signature and is_failed(case)]
+    elsewhere = [case for case in inp.cases if case.signature != inp.diagnosis.signature]
     same = [case for case in elsewhere if (case.factor, case.value) == (factor, value)]
+    # Other runs had another policy and budget: what they saw weighs, however often they saw it, and bars nothing.
+    others = [case for case in inp.memory if case.domain == inp.domain and (case.factor, case.value) == (factor, value)]
+    harm = [case for case in others if case.verdict in SHARP]
+    wins = [case for case in others if case.verdict == "promoted"]
     cost = candidate.place
     cost += weigh.failed_factor * sum(1 for case in here if case.factor == factor)
-    cost += weigh.failed_elsewhere * sum(1 for case in same if is_failed(case))
-    cost -= weigh.won_elsewhere * sum(1 for case in same if case.verdict == "promoted")
+    cost += weigh.failed_elsewhere * (sum(1 for case in same if is_failed(case)) + min(len(harm), OTHERS))
+    cost -= weigh.won_elsewhere * (sum(1 for case in same if case.verdict == "promoted") + min(len(wins), OTHERS))
     if inp.escalate:
         cost += _elsewhere(candidate, inp, rules)
     if here and candidate.rule in _follow_ups(here[-1].factor, candidate.tier, rules):

@@ -363,17 +363,21 @@ def test_what_is_a_subtraction() -> None:
     assert not subtracts(recipe, SetOption(path="rollout.n", value=16))
 
 
-def test_what_failed_in_the_same_situation_of_another_run_is_not_tried_again(rules: Rules) -> None:
+def test_what_other_runs_saw_weighs_and_bars_nothing(rules: Rules) -> None:
     inp = to_design(situation(finding("dead_groups_all_pass", "warn", 0.3)), rules)
-    first = design(inp, rules)
-    assert first is not None
-    wiser = design(inp.model_copy(update={"memory": (case_of(inp.diagnosis, first, version="other/v0001"),)}), rules)
-    assert wiser is not None and wiser.rule != first.rule
-    assert any("failed here before: rejected in other/v0001" in d.reason for d in wiser.dropped)
-    won = case_of(inp.diagnosis, first, "promoted", version="other/v0001")
-    kept = design(inp.model_copy(update={"memory": (won,)}), rules)
-    assert kept is not None and kept.rule == first.rule
-    streak = tuple(case_of(inp.diagnosis, first) for _ in range(5))
+    order = exhaust(inp, rules, limit=4)
+
+    def with_memory(*cases: Case) -> list[str]:
+        return [i.rule for i in exhaust(inp.model_copy(update={"memory": cases}), rules, limit=80)]
+
+    against = case_of(inp.diagnosis, order[0], version="other/v0001")
+    wiser = with_memory(*[against] * 50)
+    assert wiser[0] == order[1].rule and order[0].rule in wiser, "later, and not never"
+    assert with_memory(case_of(inp.diagnosis, order[0], "undecided"))[0] == order[0].rule
+    won = case_of(inp.diagnosis, order[2], "promoted", version="other/v0001")
+    assert with_memory(won, won)[0] == order[2].rule
+    assert with_memory(won.model_copy(update={"domain": "code"}))[0] == order[0].rule
+    streak = tuple(case_of(inp.diagnosis, order[0]) for _ in range(5))
     assert failures_in_a_row(inp.model_copy(update={"memory": streak}).cases) == 0, (
         "others' failures are no streak of ours"
     )
