@@ -26,6 +26,7 @@ def curate(inp: CurateInput, rules: Rules) -> CurateOutput:
         verdict=inp.verdict,
         delta=inp.delta,
         reason=reason,
+        blocked=inp.blocked,
     )
     lesson = _lesson(inp)
     if lesson is None:
@@ -44,6 +45,8 @@ def _lesson(inp: CurateInput) -> Lesson | None:
 
     A null teaches only where it is sharp: the whole interval lies below the effect that was predicted.
     """
+    if inp.blocked:
+        return None
     prediction = inp.intervention.prediction
     predicted = prediction.min_effect if (prediction.metric, prediction.direction) == ("validation/mean", "up") else 0.0
     match inp.verdict:

@@ -155,6 +155,8 @@ class Case(Record):
     reason: str = ""
     minutes: float | None = None
     """Where the candidate was refused for lack of time: the run's budget then. With more minutes it was not tried yet."""
+    blocked: bool = False
+    """Whether an evolved diagnostic, and not the gate scorer, made it invalid: a metric's word, no lesson for others."""
 
 
 class Judged(Record):
@@ -277,6 +279,8 @@ class CurateInput(Record):
     delta: float | None
     ci: tuple[float, float] | None
     seeds: int
+    blocked: bool = False
+    """As in Case."""
     realised: float | None
     """Measured change of the predicted metric, candidate − parent."""
     skills: tuple[SkillRef, ...] = ()

@@ -26,10 +26,12 @@ from agents.types import (
     Intervention,
     SkillRef,
 )
+from graph import upgrading
 from graph.bases import fixed_factors
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.memory import remembered
 from graph.planning import too_late
+from graph.registry import UPGRADE, Upgrade
 from graph.state import Deps
 from graph.track import track_record
 from graph.upgrading import seen
@@ -96,6 +98,8 @@ def rationale(output: Record | None) -> str:
             return "; ".join(output.reasons or ("no check failed", *output.warnings, *untold))
         case CurateOutput():
             return output.note
+        case Upgrade():
+            return output.line or "no gap is open"
     return "no untried idea is left for this situation"
 
 
@@ -146,6 +150,18 @@ def diagnose(deps: Deps, candidate: str, tip: str) -> Diagnosis:
             deps, candidate, "diagnostician", "diagnosis", Diagnosis, inputs, lambda: deps.specialists.diagnose(inp)
         )
     )
+
+
+def upgrade(deps: Deps, candidate: str, tip: str) -> Upgrade:
+    """What the diagnostics could not see, and the new one that can, registered in the harness."""
+
+    def call() -> Upgrade:
+        return upgrading.decided(deps, candidate, tip)
+
+    inputs = {"diagnosis": f"{candidate}.diagnostician", "health": f"versions/{tip}/health.json"}
+    found = _given(_decide(deps, candidate, "diagnostician", UPGRADE, Upgrade, inputs, call, UPGRADED))
+    upgrading.enter(deps, candidate, found)
+    return found
 
 
 def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
@@ -244,6 +260,7 @@ def learn(deps: Deps, tip: str, certificate: GateReport) -> CurateOutput:
 
 
 LESSON = ".certified"
+UPGRADED = ".upgrade"
 TIME = "time"
 """The check that fails where a candidate's own warm start no longer fits into the run's minutes."""
 
@@ -261,6 +278,7 @@ def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None)
         )
     return CurateInput(
         domain=deps.config.run.domain,
+        blocked=bool(gate and gate.blocked_by),
         diagnosis=record.load(candidate, "diagnosis", Diagnosis),
         intervention=idea,
         verdict=verdict,

@@ -6,6 +6,8 @@ no verdict means anything and the run stops. Further failures send the designer 
 
 from __future__ import annotations
 
+import shutil
+
 from agents.edits import failures_in_a_row
 from graph.decide import cases_of
 from graph.record import RunRecord, read_record
@@ -30,7 +32,10 @@ def escalate(deps: Deps, candidate: str, tip: str) -> str:
     """Why the run must stop, or an empty string. An audit is done once per streak, and its result kept."""
     if not deps.config.designer.escalate or deps.config.designer.candidates == "null":
         return ""
-    streak = failures_in_a_row(cases_of(deps, candidate))
+    cases = cases_of(deps, candidate)
+    if not cases or cases[-1].verdict == "refused":
+        return ""  # said and audited when the last version was trained
+    streak = failures_in_a_row(cases)
     if streak == SAY:
         deps.say(
             "escalate",
@@ -49,10 +54,12 @@ def escalate(deps: Deps, candidate: str, tip: str) -> str:
 
 
 def _audited(deps: Deps, candidate: str, tip: str) -> Audit:
-    if deps.record.saved(candidate, AUDIT):
-        return deps.record.load(candidate, AUDIT, Audit)
-    faults = [fault for fault in (_suites_fault(deps.record), _score_fault(deps, candidate, tip)) if fault]
-    audit = Audit(version=candidate, incumbent=tip, faults=tuple(faults))
+    """A sound audit is kept. One with faults is done again: the run may have been repaired since."""
+    if deps.record.saved(candidate, AUDIT) and not (kept := deps.record.load(candidate, AUDIT, Audit)).faults:
+        return kept
+    shutil.rmtree(deps.record.version_dir(candidate) / AUDIT, ignore_errors=True)
+    fault = _suites_fault(deps.record) or _score_fault(deps, candidate, tip)
+    audit = Audit(version=candidate, incumbent=tip, faults=(fault,) if fault else ())
     deps.record.save(candidate, AUDIT, audit)
     return audit
 
@@ -81,12 +88,17 @@ def _score_fault(deps: Deps, candidate: str, tip: str) -> str:
     """Whether the incumbent's first seed gets the same score on every task when it is evaluated again: sampling is seeded, so
     that replies and the verifier's word must be the same."""
     out = deps.record.version_dir(candidate) / AUDIT / "validation.json"
+    try:
+        (before,) = evaluations(deps.record, tip, range(1), "validation")
+    except InputError as error:
+        return str(error)
     deps.jobs.evaluate([eval_spec(deps, tip, 0, "validation", "validation", out)])
-    (before,) = evaluations(deps.record, tip, range(1), "validation")
     try:
         again = read_record(out, Evaluation)
     except InputError as error:
         return str(error)
+    if before.task_ids != again.task_ids:
+        return f"{out.name}: the incumbent was evaluated on other tasks than those of now"
     differing = sum(a != b for a, b in zip(before.scores, again.scores, strict=True))
     where = eval_file(deps.record, tip, 0, "validation").relative_to(deps.record.root)
     return (

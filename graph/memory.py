@@ -128,7 +128,7 @@ def _own(deps: Deps) -> Iterator[KeptCase | KeptSkill]:
     seed = deps.config.run.seed
     for entry in deps.record.entries("cases"):
         case = Case.model_validate({k: v for k, v in entry.items() if k != "key"})
-        if case.minutes is None:  # what there was no time for was not tried
+        if case.minutes is None and not case.blocked:  # what there was no time for was not tried
             yield KeptCase(key=f"{deps.run_id}/{entry['key']}", seed=seed, case=case)
     for skill in deps.skills.list():
         yield from (

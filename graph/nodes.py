@@ -21,7 +21,6 @@ from graph import (
     routing,
     setup,
     track,
-    upgrading,
     versions,
 )
 from graph.lineage import stand
@@ -83,7 +82,7 @@ def diagnose(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
 def upgrade_harness(state: LoopState, runtime: Runtime[Deps]) -> LoopState:
     """A new diagnostic, where those that there are do not suffice; it serves from the next diagnosis on."""
     deps = runtime.context
-    if said := upgrading.line(upgrading.upgrade(deps, state["candidate"], state["tip"])):
+    if said := decide.upgrade(deps, state["candidate"], state["tip"]).line:
         deps.say("upgrade", said)
     return {}
 

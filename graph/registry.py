@@ -24,11 +24,29 @@ class Upgrade(Record):
     parent: str = ""
     retired: tuple[str, ...] = ()
 
+    @property
+    def line(self) -> str:
+        """What a person is told; empty where nothing was open."""
+        gap, r, d = self.gap, self.retrospect, self.diagnostic
+        if not gap:
+            return ""
+        if not r:
+            return f"{gap.why}; noted, no new metric follows from that"
+        if not d:
+            return f"{gap.why}; nothing registered: {'; '.join(r.reasons)}"
+        held = f"separates held-out tasks by {r.held_out:.2f} ({r.low:.2f} to {r.high:.2f})"
+        return f"{gap.why}; registered {d.name}: {r.rule}; {held}, warn {d.warn:.2f}, critical {d.critical:.2f}"
+
 
 def upgrades(record: RunRecord) -> Sequence[tuple[str, Upgrade]]:
     """(version, upgrade) in order."""
     names = sorted(path.parent.name for path in (record.root / "versions").glob(f"v*/{UPGRADE}.json"))
     return [(name, record.load(name, UPGRADE, Upgrade)) for name in names]
+
+
+def ever(record: RunRecord) -> frozenset[str]:
+    """Names of all diagnostics that the run registered, retired ones included."""
+    return frozenset(found.diagnostic.name for _, found in upgrades(record) if found.diagnostic)
 
 
 def registered(record: RunRecord, version: str) -> Mapping[str, Diagnostic]:

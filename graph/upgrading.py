@@ -1,7 +1,7 @@
 """The outer loop: where the diagnostics do not suffice, a new one is searched, checked on earlier versions, and registered.
 
-An upgrade is decided once per coming version and kept in its folder; git and the search trace follow from that file, so that a
-step that is killed is finished by its next call. A registered diagnostic reads every version from that one on, and the tip.
+An upgrade is decided once per coming version (graph.decide) and kept in its folder; git and the search trace follow from that
+file, so that a step that is killed is finished by its next call. A registered diagnostic reads every version from that one on, and the tip.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agents.facts import SEVERITY_RANK
 from agents.gaps import gaps
 from agents.types import Gap, GapInput, Judged
 from graph.record import RunRecord
-from graph.registry import UPGRADE, Upgrade, registered, upgrades
+from graph.registry import UPGRADE, Upgrade, ever, registered, upgrades
 from graph.state import Deps
 from graph.versions import BASELINE, Version, results_of
 from trainer.evolve.labels import Source
@@ -29,13 +29,8 @@ FALSE_BLOCKS = 1
 """Blocks against the gate scorer's word after which a validity diagnostic is retired."""
 
 
-def upgrade(deps: Deps, candidate: str, tip: str) -> Upgrade:
-    """Close one gap, if one is open and this run evolves its diagnostics."""
-    if deps.record.saved(candidate, UPGRADE):
-        found = deps.record.load(candidate, UPGRADE, Upgrade)
-    else:
-        found = _decided(deps, candidate, tip)
-        deps.record.save(candidate, UPGRADE, found)
+def enter(deps: Deps, candidate: str, found: Upgrade) -> None:
+    """What was decided, in git and in the search trace. Doing it again changes nothing."""
     _retire(deps, candidate, found)
     if found.diagnostic:
         _register(deps, candidate, found)
@@ -45,29 +40,17 @@ def upgrade(deps: Deps, candidate: str, tip: str) -> Upgrade:
             "reason": f"{found.gap.why}; not registered: {'; '.join(found.retrospect.reasons)}",
         }  # fmt: skip
         deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
-    return found
-
-
-def line(found: Upgrade) -> str:
-    """What a person is told; empty where nothing was open."""
-    if not found.gap:
-        return ""
-    if not found.retrospect:
-        return f"{found.gap.why}; noted, no new metric follows from that"
-    r = found.retrospect
-    held = f"separates held-out tasks by {r.held_out:.2f} ({r.low:.2f} to {r.high:.2f})" if r.rule else ""
-    if d := found.diagnostic:
-        return f"{found.gap.why}; registered {d.name}: {r.rule}; {held}, warn {d.warn:.2f}, critical {d.critical:.2f}"
-    return f"{found.gap.why}; nothing registered: {'; '.join(r.reasons)}"
 
 
 def seen(deps: Deps, report: HealthReport, version: str) -> HealthReport:
-    """The report with what was registered since, as it stands when ``version`` is designed."""
-    known = {f.diagnostic for f in report.findings}
-    later = [d for name, d in registered(deps.record, version).items() if name not in known]
-    if not later:
-        return report
-    return report.model_copy(update={"findings": (*report.findings, *read(deps, report.version, later))})
+    """The report with what was registered since, and without what was retired, as it stands when ``version`` is designed."""
+    now = registered(deps.record, version)
+    gone = ever(deps.record) - now.keys()
+    kept = tuple(f for f in report.findings if f.diagnostic not in gone)
+    known = {f.diagnostic for f in kept}
+    later = [d for name, d in now.items() if name not in known]
+    added = read(deps, report.version, later) if later else ()
+    return report.model_copy(update={"findings": (*kept, *added)})
 
 
 def read(deps: Deps, version: str, diagnostics: Sequence[Diagnostic]) -> Sequence[Finding]:
@@ -99,9 +82,11 @@ def judged(record: RunRecord, version: str) -> Judged:
     return Judged.model_validate({"version": version, "state": state, "named": tuple(f.diagnostic for f in alarms)})
 
 
-def _decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
+def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
+    """Which gap to close and how, if one is open and this run evolves its diagnostics. A version that was designed already gets
+    no more: what is registered now would have been fitted to it."""
     config, record = deps.config.designer, deps.record
-    if not config.evolve or config.candidates == "null":
+    if not config.evolve or config.candidates == "null" or record.saved(candidate, "intervention"):
         return Upgrade()
     trained = [BASELINE, *(e["version"] for e in record.verdicts() if e["gate"] and e["version"] < candidate)]
     known = [judged(record, v) for v in trained]
@@ -154,7 +139,7 @@ def _searched(
     if gap.kind == "signal_ambiguous":
         return Upgrade(gap=gap)
     head = deps.harness.head()
-    taken = {*deps.harness.load(head).diagnostics, *registered(deps.record, candidate)}
+    taken = {*deps.harness.load(head).diagnostics, *ever(deps.record)}
     said = {"invalid": "gate scorer: the reward rose and it did not follow", "sound": "gate scorer and verdict"}
     if gap.kind == "score_insufficient":
         sources = [
@@ -193,7 +178,8 @@ def _unexplained(deps: Deps, report: HealthReport, tip: str, candidate: str) -> 
 
 
 def _retire(deps: Deps, candidate: str, found: Upgrade) -> None:
-    for name in found.retired:
+    there = deps.harness.load(found.parent).diagnostics if found.retired else {}
+    for name in (n for n in found.retired if n in there):
         why = f"It blocked more than {FALSE_BLOCKS} candidates whose gain the gate scorer confirmed."
         _merge(deps, candidate, found.parent, HarnessEdit(change=DropDiagnostic(name=name)), f"retire: {name}", why, {})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from agents.types import BacktestReport, CurateOutput, Diagnosis, Intervention
-from graph.decide import LESSON
+from graph.decide import LESSON, UPGRADED
 from graph.escalating import AUDIT, Audit
 from graph.harnessing import Proposal
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault
@@ -38,6 +38,7 @@ DECIDED: Mapping[str, str] = {
     "backtest": "backtester",
     "curation": "curator",
     "lesson": f"curator{LESSON}",
+    UPGRADE: f"diagnostician{UPGRADED}",
 }
 """Records that a specialist made, and whose decision (by role and occasion) holds them a second time."""
 
@@ -62,6 +63,8 @@ def _missing(run: Run, version: str) -> Iterator[Problem]:
     if entry is None:
         return  # not settled: its nodes run again
     wanted = decided(entry)
+    if run.stores["decisions"] and any(e["key"] == f"{version}.{DECIDED[UPGRADE]}" for e in run.stores["decisions"]):
+        wanted.append(UPGRADE)
     if version == BASELINE or entry["gate"]:
         wanted += ["training", "health"]
     if tested := certification(run, version):

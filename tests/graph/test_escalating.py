@@ -45,6 +45,7 @@ def test_two_failures_are_said_and_three_audit_an_evaluation_that_holds(
     assert stop == "" and f"audit: {BASELINE} reproduces its score" in line
     assert deps.record.load("v0009", AUDIT, Audit) == Audit(version="v0009", incumbent=BASELINE)
     assert after(deps, monkeypatch, *["rejected"] * 4) == ("", []), "once per streak"
+    assert after(deps, monkeypatch, *["rejected"] * 3, "refused") == ("", [])
     off = deps.config.model_copy(update={"designer": deps.config.designer.model_copy(update={"escalate": False})})
     assert after(replace(deps, config=off), monkeypatch, *["rejected"] * 3) == ("", [])
 
@@ -64,6 +65,9 @@ def test_an_incumbent_that_does_not_reproduce_its_score_stops_the_run(
     )
     assert stop.startswith("the evaluation does not hold")
     assert after(services(run), monkeypatch, *["rejected"] * 3)[0] == stop, "a run that is resumed says the same"
+    stored["scores"][0] = [1.0 - s for s in stored["scores"][0]]
+    path.write_text(json.dumps(stored))
+    assert after(services(run), monkeypatch, *["rejected"] * 3)[0] == "", "until it is repaired"
 
 
 def test_suites_that_were_changed_stop_the_run(broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,3 +78,14 @@ def test_suites_that_were_changed_stop_the_run(broken: Callable[[], Path], monke
     stop, _ = after(services(run), monkeypatch, *["rejected"] * 3)
     assert "protocol.json: hash" in stop
     assert not check_run(run).sound
+
+
+def test_suites_that_are_damaged_are_named_and_nothing_is_evaluated_on_them(
+    broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for spoil in (Path.unlink, lambda path: path.write_text(path.read_text().partition("\n")[2])):
+        run = broken()
+        spoil(run / "tasks" / "validation.jsonl")
+        stop, _ = after(services(run), monkeypatch, *["rejected"] * 3)
+        assert "tasks/" in stop or "protocol.json: hash" in stop
+        assert not (run / "versions" / "v0009" / AUDIT).exists()

@@ -12,7 +12,7 @@ import pytest
 
 from agents.types import Gap
 from graph import gating, upgrading
-from graph.decide import diagnose
+from graph.decide import diagnose, upgrade
 from graph.integrity.check import check_run
 from graph.record import RunRecord
 from graph.registry import UPGRADE, Upgrade, registered
@@ -20,6 +20,7 @@ from graph.seen import seen_rows
 from graph.state import Deps
 from graph.versions import BASELINE, health_of
 from tests.graph.test_bases import services
+from tests.runs import Runner
 from tests.trainer.gate_arms import BETTER, judged
 from trainer.evolve.types import Retrospect
 from trainer.gate_types import GateReport
@@ -52,25 +53,25 @@ def test_what_nothing_explains_is_searched_and_git_or_the_search_trace_says_what
     monkeypatch.setattr("agents.gaps.FAILING", 0.0)
     deps = services(broken())
     assert deps.record.saved("v0001", UPGRADE), "the run itself asked"
-    found = upgrading.upgrade(deps, "v0004", BASELINE)
+    found = upgrade(deps, "v0004", BASELINE)
     assert found.gap is not None and found.gap.kind == "behaviour_unexplained" and found.retrospect is not None
     assert found.retrospect.labels[0] == "v0000: bad (outcome of each rollout)"
-    assert found.gap.why in upgrading.line(found)
+    assert found.gap.why in found.line
     story = git(deps, "log", "--first-parent", "--format=%s", "main")
     trace = [e for e in deps.record.entries("search") if e["key"] == f"v0004.{UPGRADE}"]
     if found.diagnostic:
         assert f"register: {found.diagnostic.name}" in story and not trace
     else:
         assert "register:" not in story and "not registered" in trace[0]["reason"]
-    assert upgrading.upgrade(deps, "v0004", BASELINE) == found
-    assert upgrading.upgrade(deps, "v0005", BASELINE).gap is None, "on the same evidence it is not asked again"
+    assert upgrade(deps, "v0004", BASELINE) == found
+    assert upgrade(deps, "v0005", BASELINE).gap is None, "on the same evidence it is not asked again"
 
 
 def test_registering_is_done_once_and_reads_the_tip_from_the_next_diagnosis_on(broken: Callable[[], Path]) -> None:
     deps = with_upgrade(broken(), "v0002")
     before = deps.harness.head()
     for _ in range(2):  # as after a kill
-        upgrading.upgrade(deps, "v0002", BASELINE)
+        upgrade(deps, "v0002", BASELINE)
     new = git(deps, "log", "--format=%s", f"{before}..main").splitlines()
     assert sorted(new) == ["diag: register evolved_loud", "register: evolved_loud (words >= 0)"]
     assert deps.harness.load(deps.harness.head()).diagnostics["evolved_loud"] == LOUD
@@ -109,7 +110,7 @@ def test_a_check_that_blocks_what_the_gate_scorer_confirms_is_retired_with_a_com
 ) -> None:
     run = broken()
     deps = with_upgrade(run, "v0001")
-    upgrading.upgrade(deps, "v0001", BASELINE)
+    upgrade(deps, "v0001", BASELINE)
     health_of(deps, "v0001", BASELINE)
     confirmed = judged(BETTER)
     assert confirmed.validity.state == "clean" and (confirmed.validity.gate_delta or 0) > 0
@@ -120,20 +121,20 @@ def test_a_check_that_blocks_what_the_gate_scorer_confirms_is_retired_with_a_com
     blocks = [{"version": "v0001", "gate": gate, "verdict": "invalid"}] * 2
     monkeypatch.setattr(RunRecord, "verdicts", lambda self: blocks)
     assert upgrading.false_blocks(deps.record, "v0003") == {"evolved_loud": 2}
-    upgrading.upgrade(deps, "v0003", BASELINE)
+    upgrade(deps, "v0003", BASELINE)
     assert deps.record.load("v0003", UPGRADE, Upgrade).retired == ("evolved_loud",)
     assert "evolved_loud" not in registered(deps.record, "v0003")
     assert "evolved_loud" not in deps.harness.load(deps.harness.head()).diagnostics
     assert "retire: evolved_loud" in git(deps, "log", "--first-parent", "-1", "--format=%s", "main")
-    upgrading.upgrade(deps, "v0003", BASELINE)
+    upgrade(deps, "v0003", BASELINE)
     assert git(deps, "log", "--format=%s", "main").count("retire: evolved_loud") == 1
 
 
 def test_a_run_that_does_not_evolve_looks_for_nothing(broken: Callable[[], Path]) -> None:
     deps = services(broken())
     off = deps.config.model_copy(update={"designer": deps.config.designer.model_copy(update={"evolve": False})})
-    found = upgrading.upgrade(replace(deps, config=off), "v0005", BASELINE)
-    assert (found.gap, upgrading.line(found)) == (None, "")
+    found = upgrade(replace(deps, config=off), "v0005", BASELINE)
+    assert (found.gap, found.line) == (None, "")
 
 
 def test_a_diagnostic_can_be_dropped_and_nothing_else_with_it(broken: Callable[[], Path]) -> None:
@@ -156,3 +157,34 @@ def test_what_a_metric_blocked_is_no_label_for_the_next_one(broken: Callable[[],
     assert upgrading.judged(deps.record, "v0001").state == "sound"
     (row,) = seen_rows(deps.record)
     assert (row.name, row.blocked, row.first_wrong, row.first_right) == ("evolved_loud", ("v0001",), "v0001", "")
+
+
+def test_a_version_that_was_designed_already_gets_no_more_diagnostics(
+    broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.gaps.UNCOVERED", 0.0)
+    monkeypatch.setattr("agents.gaps.FAILING", 0.0)
+    run = broken()
+    (run / "versions" / "v0001" / f"{UPGRADE}.json").unlink()
+    assert upgrading.decided(services(run), "v0001", BASELINE) == Upgrade()
+
+
+def test_a_lost_upgrade_is_restored_from_its_decision(broken: Callable[[], Path], runner: Runner) -> None:
+    run = broken()
+    path = run / "versions" / "v0001" / f"{UPGRADE}.json"
+    was = path.read_text()
+    for spoil in (path.unlink, lambda: path.write_text("{")):
+        spoil()
+        (problem,) = check_run(run).problems
+        assert problem.file == f"versions/v0001/{UPGRADE}.json" and problem.mend == "restore"
+        assert runner.runs("check", str(run), "--repair").returncode == 0
+        assert path.read_text() == was
+
+
+def test_a_retired_diagnostic_steers_nothing(broken: Callable[[], Path]) -> None:
+    deps = with_upgrade(broken(), "v0001")
+    report = health_of(deps, "v0001", BASELINE)
+    assert "evolved_loud" in {f.diagnostic for f in upgrading.seen(deps, report, "v0002").findings}
+    deps.record.save("v0003", UPGRADE, Upgrade(retired=("evolved_loud",), parent=deps.harness.head()))
+    assert "evolved_loud" not in {f.diagnostic for f in upgrading.seen(deps, report, "v0003").findings}
+    upgrade(deps, "v0003", BASELINE)  # it is not in this harness: nothing to drop, and no reason to stop

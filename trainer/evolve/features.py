@@ -37,14 +37,25 @@ ANY_DOMAIN: Mapping[str, str] = {
     "entropy": "entropy",
 }  # fmt: skip
 
-NEVER = frozenset({"tests_passed", "visible_passed", "runtime_error", "timed_out"})
-"""Domain features in which the verifier's word has a part."""
+NEVER = frozenset(
+    {
+        "tests_passed",
+        "visible_passed",
+        "runtime_error",
+        "timed_out",
+        "term_outcome",
+        "term_partial",
+        "progress",
+        "quarter",
+    }
+)
+"""Columns in which the verifier's word has a part, and those that say when a rollout was sampled, not what it is."""
 
 
 def features(columns: Collection[str], *, terms: bool = True) -> dict[str, str]:
     """Feature name to SQL expression, for a rollout table with these columns: those of any domain, then the domain's own
     columns and, with ``terms``, ``term_<name>`` of each reward term but the outcome's. A term may be a function of the
     outcome: where that gives the labels, terms must not take part."""
-    own = [c for c in columns if c not in ROLLOUT_COLUMNS and c not in NEVER and c != "term_outcome"]
+    own = [c for c in columns if c not in ROLLOUT_COLUMNS and c not in NEVER]
     own = [c for c in own if terms or not c.startswith("term_")]
     return {**ANY_DOMAIN, **{c: f'"{c}"' for c in sorted(own) if c.isidentifier() and c not in ANY_DOMAIN}}

@@ -64,7 +64,8 @@ def by_version(sources: Sequence[Source], at: Mapping[str, Connection]) -> Label
 def by_failure(con: Connection, covered: Sequence[str]) -> Labelled:
     """A version's failing late rollouts whose id is not in ``covered`` against its solving ones."""
     listed = ", ".join("'" + i.replace("'", "''") + "'" for i in covered) or "''"
-    bad = _read(con, f"outcome < 0.5 AND rollout_id NOT IN ({listed})", terms=False)
+    sampled = f"rollout_id IN (SELECT rollout_id FROM late ORDER BY md5(rollout_id), rollout_id LIMIT {SAMPLE})"
+    bad = _read(con, f"outcome < 0.5 AND {sampled} AND rollout_id NOT IN ({listed})", terms=False)
     return _joined([(bad, True), (_read(con, "outcome >= 0.5", terms=False), False)])
 
 

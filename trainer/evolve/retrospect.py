@@ -6,17 +6,18 @@ interval's lower end, and as a metric it has to raise its line on bad versions a
 
 from __future__ import annotations
 
+import hashlib
 import re
-import time
 from collections.abc import Collection, Mapping, Sequence
 
 from trainer.diagnose import run_diagnostic
-from trainer.evolve.labels import Connection, Source, by_failure, by_version, expressions, open_version, opened
+from trainer.evolve.labels import SAMPLE, Connection, Source, by_failure, by_version, expressions, open_version, opened
 from trainer.evolve.rules import Labelled, Rule, interval, search, separation
 from trainer.evolve.types import Reading, Retrospect
-from trainer.sql import select
+from trainer.sql import QueryError, select
 from trainer.types import Diagnostic, DiagnosticKind
 
+NAME = r"[a-z][a-z0-9_]{0,40}"
 LEAST = 0.25
 """Separation on the held-out half that the interval's lower end has to reach."""
 FALSE_ALARMS = 0.05
@@ -52,11 +53,20 @@ def discover(
     if low < LEAST:
         why = f"on held-out tasks it separates by {found.held_out:.2f} ({low:.2f} to {high:.2f}), asked for {LEAST:g}"
         return None, found.model_copy(update={"reasons": (why,)})
-    name = "_".join(("evolved", *(c.feature for c in rule.conditions)))
+    name = name_of(rule)
     if name in taken:
         return None, found.model_copy(update={"reasons": (f"{name} is there already",)})
     probe = _diagnostic(name, kind, gap, rule, named)
     return _checked(probe, found, sources, by_failures=covered is not None)
+
+
+def name_of(rule: Rule) -> str:
+    """``evolved_<features>``, or a shortened form with a hash where that is no name of a diagnostic."""
+    name = "_".join(("evolved", *(c.feature for c in rule.conditions)))
+    if re.fullmatch(NAME, name):
+        return name
+    plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[:30]
+    return f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _both(data: Labelled) -> bool:
@@ -66,9 +76,7 @@ def _both(data: Labelled) -> bool:
 def _checked(
     probe: Diagnostic, found: Retrospect, sources: Sequence[Source], *, by_failures: bool
 ) -> tuple[Diagnostic | None, Retrospect]:
-    start = time.process_time()
     readings = tuple(r for s in sources for r in readings_of(probe, s))
-    seconds = time.process_time() - start
     again = tuple(r for s in sources[:1] for r in readings_of(probe, s.model_copy(update={"rollouts": s.rollouts[:1]})))
     healthy, bad = ([r.value for r in readings if r.bad == kind] for kind in (False, True))
     top, bottom = max(healthy, default=0.0), min(bad, default=1.0)
@@ -85,9 +93,7 @@ def _checked(
         )
     if healthy and alarms / len(healthy) > FALSE_ALARMS:
         reasons.append(f"it raises its line on {alarms} of {len(healthy)} healthy trainings")
-    done = found.model_copy(
-        update={"readings": readings, "false_alarms": alarms, "seconds": seconds, "reasons": tuple(reasons)}
-    )
+    done = found.model_copy(update={"readings": readings, "false_alarms": alarms, "reasons": tuple(reasons)})
     if reasons:
         return None, done
     return probe.model_copy(update={"warn": warn, "critical": critical}), done
@@ -126,10 +132,25 @@ def covered_share(
     con: Connection, alarmed: Sequence[Diagnostic], failing: Sequence[str]
 ) -> tuple[float, tuple[str, ...]]:
     """Share of the failing late rollouts that no alarmed diagnostic points to, and those that one does: what its evidence
-    query gives when it is not cut off."""
-    ids = {str(i) for d in alarmed for i in select(con, _uncut(d.evidence)).column(0).to_pylist()}
+    query gives when it is not cut off. A query that points to everything, whether it fails or not, or that does not run,
+    explains nothing."""
+    ids: set[str] = set()
+    for diagnostic in alarmed:
+        ids |= _pointed_at(con, diagnostic.evidence, len(failing))
     covered = tuple(sorted(ids.intersection(failing)))
     return (1 - len(covered) / len(failing) if failing else 0.0), covered
+
+
+def _pointed_at(con: Connection, evidence: str, failing: int) -> set[str]:
+    late = f"SELECT rollout_id, outcome FROM late ORDER BY md5(rollout_id), rollout_id LIMIT {SAMPLE}"
+    query = f"SELECT rollout_id, outcome < 0.5 AS failed FROM ({late}) WHERE rollout_id IN (SELECT * FROM ({_uncut(evidence)}))"
+    try:
+        rows = select(con, query)
+        looked_at, failed = rows.num_rows, rows["rollout_id"].filter(rows["failed"])
+    except QueryError:
+        return set()
+    every = len(failed) == failing  # "those that fail" names them and says nothing
+    return set() if every or looked_at > 2 * max(1, len(failed)) else {str(i) for i in failed.to_pylist()}
 
 
 def _uncut(query: str) -> str:

@@ -25,7 +25,5 @@ class Retrospect(Record):
     high: float = 0.0
     readings: tuple[Reading, ...] = ()
     false_alarms: int = 0
-    seconds: float = 0.0
-    """Processor seconds of the metric over all versions."""
     labels: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from tests.trainer.rollout_tables import Change, Columns, healthy, late, write
 from trainer.diagnose import run_diagnostic
 from trainer.evolve.features import ANY_DOMAIN, NEVER, features
 from trainer.evolve.labels import Source, by_failure, failing_ids, open_version
-from trainer.evolve.retrospect import FALSE_ALARMS, LEAST, covered_share, discover
+from trainer.evolve.retrospect import FALSE_ALARMS, LEAST, NAME, covered_share, discover, name_of
+from trainer.evolve.rules import Condition, Rule
 from trainer.harness_files import dump_diagnostic, parse_harness
 from trainer.seed_harness import load_seed_files
 from trainer.sql import parse_select
@@ -112,6 +114,9 @@ def test_what_alarmed_findings_point_to_is_covered(tmp_path: Path) -> None:
         failing, looked_at = failing_ids(con)
         uncovered, covered = covered_share(con, [truncation], failing)
         assert covered_share(con, [], failing) == (1.0, ())
+        for nothing in ("SELECT rollout_id FROM late WHERE outcome < 1", "SELECT rollout_id FROM late ORDER BY level LIMIT 5", "SELECT no FROM late"):  # fmt: skip
+            vague = truncation.model_copy(update={"evidence": nothing})
+            assert covered_share(con, [vague], failing) == (1.0, ()), nothing
         assert by_failure(con, covered).bad.sum() == len(failing) - len(covered)
     c = healthy()
     assert looked_at == int(late(c).sum()) and len(failing) == int((late(c) & (c["outcome"] < 1)).sum())
@@ -129,3 +134,15 @@ def test_no_feature_restates_a_label_and_each_is_a_query(tmp_path: Path) -> None
             sql.replace("(", " ").replace(")", " ").split()
         )
         parse_select(f"SELECT {sql} FROM late")
+
+
+def test_every_rule_gets_a_name_that_the_harness_takes() -> None:
+    def named(*features: str) -> str:
+        return name_of(
+            Rule(conditions=tuple(Condition(feature=f, side=">=", threshold=1.0) for f in features), separation=0.0)
+        )
+
+    assert named("words") == "evolved_words"
+    long = [named("answer_characters", other) for other in ("answer_in_prompt", "reply_characters")]
+    assert len(set(long)) == 2 and named("term_X") != named("term_x")
+    assert all(re.fullmatch(NAME, name) for name in (*long, named("term_X"), named("term_x")))
