@@ -15,13 +15,13 @@ END = "w"
 
 
 class Upgrade(Record):
-    """What was open before a version was designed, and what came of it. ``parent`` is the harness that it was added to;
+    """What was open before a version was designed, and what came of it. ``harness_commit`` is what it was added to;
     ``retired`` are diagnostics that had blocked too often what the gate scorer confirmed."""
 
     gap: Gap | None = None
     diagnostic: Diagnostic | None = None
     retrospect: Retrospect | None = None
-    parent: str = ""
+    harness_commit: str = ""
     retired: tuple[str, ...] = ()
 
     @property

@@ -109,9 +109,9 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
     )
     retired = _too_loud(record, candidate)
     if not open_gaps:
-        return Upgrade(retired=retired, parent=deps.harness.head())
+        return Upgrade(retired=retired, harness_commit=deps.harness.head())
     return _searched(deps, candidate, tip, open_gaps[0], known, covered).model_copy(
-        update={"retired": retired, "parent": deps.harness.head()}
+        update={"retired": retired, "harness_commit": deps.harness.head()}
     )
 
 
@@ -153,7 +153,7 @@ def _searched(
         if sources[0] is None:
             return Upgrade(gap=gap, retrospect=Retrospect(reasons=(f"the rollouts of {tip} were pruned",)))
         diagnostic, retrospect = discover("pathology", gap.why, [s for s in sources if s], covered, taken)
-    return Upgrade(gap=gap, diagnostic=diagnostic, retrospect=retrospect, parent=head)
+    return Upgrade(gap=gap, diagnostic=diagnostic, retrospect=retrospect, harness_commit=head)
 
 
 def _unexplained(deps: Deps, report: HealthReport, tip: str, candidate: str) -> tuple[float, float, Sequence[str]]:
@@ -178,10 +178,18 @@ def _unexplained(deps: Deps, report: HealthReport, tip: str, candidate: str) -> 
 
 
 def _retire(deps: Deps, candidate: str, found: Upgrade) -> None:
-    there = deps.harness.load(found.parent).diagnostics if found.retired else {}
+    there = deps.harness.load(found.harness_commit).diagnostics if found.retired else {}
     for name in (n for n in found.retired if n in there):
         why = f"It blocked more than {FALSE_BLOCKS} candidates whose gain the gate scorer confirmed."
-        _merge(deps, candidate, found.parent, HarnessEdit(change=DropDiagnostic(name=name)), f"retire: {name}", why, {})
+        _merge(
+            deps,
+            candidate,
+            found.harness_commit,
+            HarnessEdit(change=DropDiagnostic(name=name)),
+            f"retire: {name}",
+            why,
+            {},
+        )
 
 
 def _register(deps: Deps, candidate: str, found: Upgrade) -> None:
@@ -199,7 +207,7 @@ def _register(deps: Deps, candidate: str, found: Upgrade) -> None:
         )
     )
     metrics = {"held_out": r.held_out, "interval": [r.low, r.high], "false_alarms": r.false_alarms}
-    _merge(deps, candidate, found.parent, edit, f"register: {diagnostic.name} ({r.rule})", body, metrics)
+    _merge(deps, candidate, found.harness_commit, edit, f"register: {diagnostic.name} ({r.rule})", body, metrics)
 
 
 def _merge(

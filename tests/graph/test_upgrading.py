@@ -41,7 +41,7 @@ def git(deps: Deps, *args: str) -> str:
 
 def with_upgrade(run: Path, version: str, diagnostic: Diagnostic = LOUD) -> Deps:
     deps = services(run)
-    found = Upgrade(gap=GAP, diagnostic=diagnostic, retrospect=FOUND, parent=deps.harness.head())
+    found = Upgrade(gap=GAP, diagnostic=diagnostic, retrospect=FOUND, harness_commit=deps.harness.head())
     deps.record.save(version, UPGRADE, found)
     return deps
 
@@ -185,6 +185,6 @@ def test_a_retired_diagnostic_steers_nothing(broken: Callable[[], Path]) -> None
     deps = with_upgrade(broken(), "v0001")
     report = health_of(deps, "v0001", BASELINE)
     assert "evolved_loud" in {f.diagnostic for f in upgrading.seen(deps, report, "v0002").findings}
-    deps.record.save("v0003", UPGRADE, Upgrade(retired=("evolved_loud",), parent=deps.harness.head()))
+    deps.record.save("v0003", UPGRADE, Upgrade(retired=("evolved_loud",), harness_commit=deps.harness.head()))
     assert "evolved_loud" not in {f.diagnostic for f in upgrading.seen(deps, report, "v0003").findings}
     upgrade(deps, "v0003", BASELINE)  # it is not in this harness: nothing to drop, and no reason to stop
