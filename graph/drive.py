@@ -224,6 +224,7 @@ def _loop(
         parts.close()
         # A disk that is full has stopped the run already; that is what is said.
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
+            sweep(root)  # a job that was killed with its run, or over its time, may have been writing
             clock.save()
             session.set_status(root, status)
     return _finish(root, progress, as_json)
