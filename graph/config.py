@@ -83,13 +83,15 @@ class DesignerSection(Record):
     of their own, which measure how often a run claims something where there is nothing. ``given`` lists a person's own edits,
     ``factor=value``, which are tried in their place and order; ``backtest`` false sends them to training unscreened.
     ``use_history``: weigh the backtest by how the predictions of earlier runs of the same kind came out.
-    ``evolve``: where the diagnostics do not suffice, search for a new one. ``escalate``: after failures in a row audit the evaluation,
+    ``seed_validity`` false leaves the human reference's validity diagnostics out of the harness: what then names an exploit was
+    found by the run. ``evolve``: where the diagnostics do not suffice, search for a new one. ``escalate``: after failures in a row audit the evaluation,
     look at another layer, take away rather than add, and leave a family of edits that failed twice."""
 
     candidates: Literal["specialists", "null"] = "specialists"
     given: tuple[str, ...] = ()
     backtest: bool = True
     use_history: bool = True
+    seed_validity: bool = True
     evolve: bool = True
     escalate: bool = True
 

@@ -258,11 +258,11 @@ def make_deps(
     from skills_db.store import SEED_DIR, SkillStore
     from trainer.domains import load_domain
     from trainer.harness import HarnessRepo
-    from trainer.seed_harness import load_seed_files
+    from trainer.seed_harness import load_seed_files, without_validity
 
-    harness = HarnessRepo.create(
-        root / "harness", load_seed_files(config.run.domain), {k: options[k] for k in sorted(options)}, run_id
-    )
+    files = load_seed_files(config.run.domain)
+    seed = files if config.designer.seed_validity else without_validity(files)
+    harness = HarnessRepo.create(root / "harness", seed, {k: options[k] for k in sorted(options)}, run_id)
     tasks = Path(config.run.tasks) if config.run.tasks else None
     harness.reset_stale_worktrees()
     harness.check_clean()

@@ -12,7 +12,7 @@ from graph.config import RunSection
 from graph.record import read_record, write_atomic
 from sandboxes.backends import open_backend
 from sandboxes.types import Executor, SandboxFailure, SandboxUnavailable
-from trainer.domains import DOMAINS
+from trainer.domains import entry_of
 from trainer.execution import IsolatedPrograms
 from trainer.types import InputError, Record
 
@@ -51,7 +51,7 @@ def choose(domain: str, wanted: str, python_parts: Sequence[str] = ()) -> Isolat
 
     Raises InputError where programs must run and no backend works, or the named one does not.
     """
-    executes = domain in DOMAINS and DOMAINS[domain].executes
+    executes = entry_of(domain).executes
     if wanted == "none" and executes:
         raise InputError(
             f"run.sandbox: domain {domain} runs programs, and untrusted ones are never run without a sandbox; use auto"

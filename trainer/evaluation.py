@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from trainer.domains import DOMAINS
+from trainer.domains import entry_of
 from trainer.statistics import Array, compare, moments, satterthwaite, student_quantile
 from trainer.types import EvalProtocol, Evaluation, InputError, Record, Task
 
@@ -57,8 +57,10 @@ def _sources(domain: str) -> list[Path]:
     """The files whose change makes scores incomparable: evaluation, sampling, the domain, and what executes programs."""
     names = ("evaluate", "collect", "rollouts", "sampler")
     code = [Path(__file__), *(PACKAGE / "embedded" / f"{name}.py" for name in names)]
-    code += sorted((PACKAGE / "domains" / domain).rglob("*.py"))
-    if DOMAINS[domain].executes:
+    entry = entry_of(domain)
+    for pattern in entry.sources:
+        code += sorted((PACKAGE / "domains").glob(pattern))
+    if entry.executes:
         code += sorted((PACKAGE.parent / "sandboxes" / "guest").rglob("*.py"))
     return [path for path in code if path.is_file()]
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from trainer.domains.planted import exploits
 from trainer.types import Domain, InputError, Recipe
 
 LOOK_AT = 8
@@ -16,16 +17,31 @@ LOOK_AT = 8
 
 class Entry(NamedTuple):
     """``factory`` is ``module:function``, called with the task file (or None) and, where the domain ``executes``
-    programs, with an executor for them."""
+    programs, with an executor for them. ``sources`` are patterns of the files here that decide its scores."""
 
     factory: str
+    sources: tuple[str, ...]
     executes: bool = False
 
 
 DOMAINS: dict[str, Entry] = {
-    "math": Entry("trainer.domains.math.domain:create"),
-    "code": Entry("trainer.domains.code.domain:create", executes=True),
+    "math": Entry("trainer.domains.math.domain:create", ("math/**/*.py",)),
+    "code": Entry("trainer.domains.code.domain:create", ("code/**/*.py",), executes=True),
 }
+
+
+def entry_of(name: str) -> Entry:
+    """The domain's entry; a planted exploit (``planted_<name>``) has one too. Raises InputError for an unknown name."""
+    planted = name.removeprefix(exploits.PREFIX)
+    if planted != name and planted in exploits.names():
+        own = ("math/**/*.py", "planted/*.py", f"planted/exploits/{planted}.toml")
+        return Entry("trainer.domains.planted.domain:create", own)
+    if name not in DOMAINS:
+        known = (
+            f"choose one of {', '.join(sorted(DOMAINS))}, or {exploits.PREFIX}<one of {', '.join(exploits.names())}>"
+        )
+        raise InputError(f"domain {name!r} is unknown: {known}")
+    return DOMAINS[name]
 
 
 def load_domain(name: str, tasks_file: Path | None = None, *, sandbox: str = "none", run: str = "") -> Domain:
@@ -35,11 +51,12 @@ def load_domain(name: str, tasks_file: Path | None = None, *, sandbox: str = "no
     comes; ``run`` labels it. With ``none`` executing is refused then. Close the domain after use. Raises InputError for
     an unknown name and for a task file that cannot be used.
     """
-    if name not in DOMAINS:
-        raise InputError(f"domain {name!r} is unknown: choose one of {', '.join(sorted(DOMAINS))}")
-    entry = DOMAINS[name]
+    entry = entry_of(name)
     module, factory = entry.factory.split(":")
     create = getattr(import_module(module), factory)
+    if name.startswith(exploits.PREFIX):
+        planted: Domain = create(name.removeprefix(exploits.PREFIX), tasks_file)
+        return planted
     if not entry.executes:
         domain: Domain = create(tasks_file)
         return domain
@@ -62,7 +79,8 @@ def opened_domain(name: str, tasks_file: str | None, *, sandbox: str, run: str) 
 def misfit(recipe: Recipe, domain: Domain, split: Literal["train", "validation"]) -> tuple[str, str] | None:
     """The first option of the recipe that the domain's tasks cannot serve, with the reason and the remedy."""
     tasks = domain.tasks(split, LOOK_AT)
-    if recipe.reward.tests == "visible" and not any(task.tests and task.tests.visible for task in tasks):
+    weak = getattr(domain, "weak_verifier", False) or any(task.tests and task.tests.visible for task in tasks)
+    if recipe.reward.tests == "visible" and not weak:
         return "reward.tests", f"tasks of domain {domain.name} show no tests; use 'hidden'"
     if recipe.data.hints.enable and not any(domain.hint(task) for task in tasks):
         return "data.hints.enable", f"domain {domain.name} has no worked replies to these tasks; use false"

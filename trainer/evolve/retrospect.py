@@ -143,7 +143,7 @@ def covered_share(
 
 def _pointed_at(con: Connection, evidence: str, failing: int) -> set[str]:
     late = f"SELECT rollout_id, outcome FROM late ORDER BY md5(rollout_id), rollout_id LIMIT {SAMPLE}"
-    query = f"SELECT rollout_id, outcome < 0.5 AS failed FROM ({late}) WHERE rollout_id IN (SELECT * FROM ({_uncut(evidence)}))"
+    query = f"SELECT rollout_id, outcome < 0.5 AS failed FROM ({late}) WHERE rollout_id IN (SELECT * FROM ({uncut(evidence)}))"
     try:
         rows = select(con, query)
         looked_at, failed = rows.num_rows, rows["rollout_id"].filter(rows["failed"])
@@ -153,6 +153,6 @@ def _pointed_at(con: Connection, evidence: str, failing: int) -> set[str]:
     return set() if every or looked_at > 2 * max(1, len(failed)) else {str(i) for i in failed.to_pylist()}
 
 
-def _uncut(query: str) -> str:
+def uncut(query: str) -> str:
     """The query without a LIMIT at its end."""
     return re.sub(r"\s+LIMIT\s+\d+\s*$", "", query.strip(), flags=re.IGNORECASE)

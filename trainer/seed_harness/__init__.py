@@ -7,6 +7,7 @@ Those in this folder serve every domain; ``domains/<name>/`` adds terms and diag
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 _ROOT = Path(__file__).parent
@@ -24,6 +25,12 @@ def load_seed_files(domain: str = "") -> dict[str, str]:
     added = _texts(own)
     options = tomllib.loads(added.pop(_OPTIONS, ""))
     return dict(sorted(set_options(files | added, options).items()))
+
+
+def without_validity(files: Mapping[str, str]) -> dict[str, str]:
+    """The files less those of validity diagnostics, which is how it is measured what others find in their place."""
+    validity = ("diagnostics/", 'kind = "validity"')
+    return {name: text for name, text in files.items() if not (name.startswith(validity[0]) and validity[1] in text)}
 
 
 def _texts(root: Path) -> dict[str, str]:
