@@ -57,6 +57,26 @@ def bypassed(inp: BacktestInput, why: str) -> BacktestReport:
 
 
 @dataclass
+class Unscreened:
+    """``others``, whose candidates all go to training: what a backtest saves is measured against this."""
+
+    others: Specialists
+    name: str = "unscreened"
+
+    def diagnose(self, inp: DiagnoseInput) -> Diagnosis:
+        return self.others.diagnose(inp)
+
+    def design(self, inp: DesignInput) -> Intervention | None:
+        return self.others.design(inp)
+
+    def backtest(self, inp: BacktestInput) -> BacktestReport:
+        return bypassed(inp, "designer.backtest is off")
+
+    def curate(self, inp: CurateInput) -> CurateOutput:
+        return self.others.curate(inp)
+
+
+@dataclass
 class GivenCandidates:
     """``others``, but for the designer, who takes ``changes`` in order, and, where ``screen`` is false, the backtester."""
 

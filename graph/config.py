@@ -29,7 +29,8 @@ class RunSection(Record):
     """What to run, where, and for how long. ``logger`` is a comma list of console, file (always written), tensorboard,
     trackio and wandb. ``name`` empty means a name made from domain and seed; ``sandbox_image``
     and ``docker_runtime`` (such as gVisor's ``runsc``) empty mean our own image and the engine's own runtime;
-    ``memory`` is the folder in which runs leave cases and skills for each other, empty for none."""
+    ``memory`` is the folder in which runs leave cases and skills for each other, empty for none; ``harness`` one with reward
+    terms and diagnostics of one's own."""
 
     domain: str = "math"
     backend: str = "embedded"
@@ -46,6 +47,7 @@ class RunSection(Record):
     policy: str = ""
     tasks: str = ""
     memory: str = ""
+    harness: str = ""
 
 
 class EvaluationSection(Record):
@@ -131,6 +133,17 @@ def _suggest(key: str, known: Mapping[str, Any]) -> str:
 
 def _is_open(key: str) -> bool:
     return any(key.startswith(table + ".") for table in OPEN_TABLES)
+
+
+def seed_files(config: RunConfig) -> dict[str, str]:
+    """Path to text of what a run's harness begins with: the human reference, and one's own terms and diagnostics. Raises
+    InputError for a folder that cannot be used."""
+    from trainer.seed_harness import load_seed_files, own_files, without_validity
+
+    files = load_seed_files(config.run.domain)
+    if not config.designer.seed_validity:
+        files = without_validity(files)
+    return {**files, **own_files(Path(config.run.harness))} if config.run.harness else files
 
 
 def parse_value(text: str) -> Any:

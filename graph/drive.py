@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from graph import isolation, loggers, memory, session
 from graph.bases import require_no_warm_start
 from graph.clock import Clock
-from graph.config import Resolved, RunConfig
+from graph.config import Resolved, RunConfig, seed_files
 from graph.leftovers import sweep
 from graph.progress import Progress, console
 from graph.record import RunRecord
@@ -77,12 +77,11 @@ def check(resolved: Resolved) -> None:
         )
     from trainer.domains import misfit, opened_domain
     from trainer.harness_files import parse_harness
-    from trainer.seed_harness import load_seed_files
 
     if config.run.memory:
         memory.read_memory(memory.memory_file(config.run.memory))
     isolation.settle(config.run)
-    python_parts = parse_harness(load_seed_files(config.run.domain), "").python_parts
+    python_parts = parse_harness(seed_files(config), "").python_parts
     sandbox = isolation.choose(config.run.domain, config.run.sandbox, python_parts).backend
     with opened_domain(config.run.domain, config.run.tasks or None, sandbox=sandbox, run="check") as domain:
         if config.run.tasks:
@@ -258,11 +257,10 @@ def make_deps(
     from skills_db.store import SEED_DIR, SkillStore
     from trainer.domains import load_domain
     from trainer.harness import HarnessRepo
-    from trainer.seed_harness import load_seed_files, without_validity
 
-    files = load_seed_files(config.run.domain)
-    seed = files if config.designer.seed_validity else without_validity(files)
-    harness = HarnessRepo.create(root / "harness", seed, {k: options[k] for k in sorted(options)}, run_id)
+    # What the harness began with is in its git: a folder of one's own terms need not be there any more.
+    begin = {} if (root / "harness").exists() else seed_files(config)
+    harness = HarnessRepo.create(root / "harness", begin, {k: options[k] for k in sorted(options)}, run_id)
     tasks = Path(config.run.tasks) if config.run.tasks else None
     harness.reset_stale_worktrees()
     harness.check_clean()
@@ -275,7 +273,7 @@ def make_deps(
         sandbox=sandbox,
         parts=parts,
         harness=harness,
-        specialists=specialists_of(config, options),
+        specialists=specialists_of(config, options, begin=harness.files(harness.beginning())),
         jobs=jobs,
         skills=SkillStore([root / "skills", root / memory.SKILLS, SEED_DIR]),
         say=progress.say,

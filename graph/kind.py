@@ -35,8 +35,11 @@ def fingerprint_of(deps: Deps) -> Fingerprint:
 
 
 def recipe_of(deps: Deps) -> str:
-    """Hash of the recipe that the run starts with."""
-    return hashlib.sha256(deps.config.recipe.model_dump_json().encode()).hexdigest()[:8]
+    """Hash of the recipe that the run starts with, and of the reward terms where some are one's own."""
+    content = deps.config.recipe.model_dump_json()
+    if deps.config.run.harness:
+        content += deps.harness.git("rev-parse", f"{deps.harness.beginning()}:reward")
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def _content(folder: Path) -> str:

@@ -34,6 +34,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--domain", help="task domain: math (arithmetic) or code (programs, run in a sandbox)")
     p.add_argument("--policy", metavar="DIR", help="Hugging Face checkpoint directory to train instead of the default")
     p.add_argument("--tasks", metavar="FILE", help="own tasks: JSONL (messages, domain, answer, tag) or verl parquet")
+    p.add_argument(
+        "--harness", metavar="DIR", help="own reward terms and diagnostics: reward/*.toml, diagnostics/*.toml"
+    )
     p.add_argument("--runs-dir", metavar="DIR", help="where runs are kept (default: runs)")
     p.add_argument("--name", help="name of the run (default: domain and seed)")
     p.add_argument("--versions", type=int, metavar="N", help="candidate versions to train at most")
@@ -68,6 +71,7 @@ FLAGS = (
     "logger",
     "specialists",
     "memory",
+    "harness",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from graph.config import seed_files
 from trainer.types import Change, HarnessEdit, InputError
 
 if TYPE_CHECKING:
@@ -16,11 +17,15 @@ SAVED = "config.toml"
 
 
 def specialists_of(
-    config: RunConfig, options: Mapping[str, Any], origins: Mapping[str, str] | None = None
+    config: RunConfig,
+    options: Mapping[str, Any],
+    origins: Mapping[str, str] | None = None,
+    begin: Mapping[str, str] | None = None,
 ) -> Specialists:
-    """The playbook, or who stands in for its designer; ``options`` are those of the recipe that the user chose. Raises
+    """The playbook, or who stands in for its designer; ``options`` are those of the recipe that the user chose, ``begin``
+    the files that the harness began with (those of the configuration, where not given). Raises
     InputError, with the value's origin, for options that do not go together and for given candidates that are none."""
-    from agents.given import GivenCandidates
+    from agents.given import GivenCandidates, Unscreened
     from agents.null import NullCandidates
     from agents.playbook import Playbook, load_rules
 
@@ -34,25 +39,20 @@ def specialists_of(
         return NullCandidates(playbook)
     if designer.given:
         try:
-            return GivenCandidates(
-                playbook, changes(designer.given, options, config.run.domain), screen=designer.backtest
-            )
+            found = changes(designer.given, options, begin or seed_files(config))
+            return GivenCandidates(playbook, found, screen=designer.backtest)
         except ValueError as err:
             raise refuse("designer.given", f"{err}; give factor=value, for instance optim.lr=3e-4") from err
-    if not designer.backtest:
-        raise refuse("designer.backtest", "only given candidates may go unscreened; name them in designer.given")
-    return playbook
+    return playbook if designer.backtest else Unscreened(playbook)
 
 
-def changes(given: Sequence[str], options: Mapping[str, Any], domain: str) -> Sequence[Change]:
-    """Raises ValueError, with the candidate, for what the harness that the run begins with does not take, or would not be
-    changed by. One that repeats a factor is meant for after those before it."""
+def changes(given: Sequence[str], options: Mapping[str, Any], seed: Mapping[str, str]) -> Sequence[Change]:
+    """``seed`` are the files that the harness began with, before ``options``. Raises ValueError, with the candidate, for what
+    that harness does not take, or would not be changed by. One that repeats a factor is meant for after those before it."""
     from agents.given import parse_given
     from trainer.harness_files import apply_edit, parse_harness, set_options
-    from trainer.seed_harness import load_seed_files
 
     found: list[HarnessEdit] = []
-    seed = load_seed_files(domain)
     begin = set_options(seed, options)
     for text in given:
         try:

@@ -111,6 +111,10 @@ class HarnessRepo:
         """The commit id of main: the champion's harness."""
         return self.git("rev-parse", "--verify", f"{MAIN}^{{commit}}")
 
+    def beginning(self) -> str:
+        """The first commit of main: the seed harness without the run's options."""
+        return self.git("rev-list", "--max-parents=0", MAIN)
+
     def files(self, commit: str) -> dict[str, str]:
         """Path → text of a commit, read from the object store and not from any work tree."""
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from agents.given import GivenCandidates
+from agents.given import GivenCandidates, Unscreened
 from agents.null import NullCandidates
 from agents.playbook import Playbook
 from agents.types import Specialists
@@ -30,6 +30,7 @@ def test_a_weight_may_be_of_a_term_that_was_given_before() -> None:
 def test_who_decides() -> None:
     assert isinstance(asked(DesignerSection()), Playbook)
     assert isinstance(asked(DesignerSection(candidates="null")), NullCandidates)
+    assert isinstance(asked(DesignerSection(backtest=False)), Unscreened)
     given = asked(DesignerSection(given=("optim.lr=1e-4",), backtest=False))
     assert isinstance(given, GivenCandidates)
     assert not given.screen
@@ -40,7 +41,6 @@ def test_who_decides() -> None:
     ("section", "line"),
     [
         (DesignerSection(candidates="null", given=("optim.lr=1e-4",)), "--set: designer.given: .*drop one"),
-        (DesignerSection(backtest=False), "--set: designer.backtest: .*designer.given"),
         (
             DesignerSection(given=("optim.rate=1",)),
             "--set: designer.given: 'optim.rate=1': optim.rate is not a factor.*optim.lr=3e-4",
@@ -54,7 +54,7 @@ def test_who_decides() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(section: DesignerSection, line: str) -> None:
-    origins = {"designer.given": "--set", "designer.backtest": "--set"}
+    origins = {"designer.given": "--set"}
     with pytest.raises(InputError, match=line):
         asked(section, origins)
 

@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainer.types import InputError
+
 _ROOT = Path(__file__).parent
 _OPTIONS = "options.toml"
 
@@ -25,6 +27,23 @@ def load_seed_files(domain: str = "") -> dict[str, str]:
     added = _texts(own)
     options = tomllib.loads(added.pop(_OPTIONS, ""))
     return dict(sorted(set_options(files | added, options).items()))
+
+
+def own_files(folder: Path) -> dict[str, str]:
+    """A person's own reward terms and diagnostics, ``reward/*.toml`` and ``diagnostics/*.toml`` of a folder.
+
+    Raises InputError where there are none, for a file that cannot be read, and for a recipe, which options are for.
+    """
+    for name in ("recipe.toml", "procedure.toml"):
+        if (folder / name).exists():
+            raise InputError(f"{folder / name}: not taken from a folder; set its options with --set recipe.… instead")
+    try:
+        files = {name: text for name, text in _texts(folder).items() if name.startswith(("reward/", "diagnostics/"))}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder}: cannot be read ({error}); mend the file") from error
+    if not files:
+        raise InputError(f"{folder}: no reward/*.toml and no diagnostics/*.toml in it; name a folder that has some")
+    return files
 
 
 def without_validity(files: Mapping[str, str]) -> dict[str, str]:
