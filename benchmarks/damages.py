@@ -39,12 +39,12 @@ def paid(**weights: float) -> tuple[str, ...]:
 
 DAMAGES: Mapping[str, Damage] = {
     "learning-rate": Damage(DAMAGED, ("performance_collapse",)),
-    "format-brevity": Damage(paid(tidy=4), ("reward_hacking",)),
-    "weak-verifier": Damage(paid(plausible=1), ("reward_hacking",)),
+    "format-brevity": Damage(paid(tidy=4), ("reward_off_outcome", "reward_hacking")),
+    "weak-verifier": Damage(paid(plausible=1), ("reward_hacking", "reward_off_outcome")),
     "constant-bonus": Damage(paid(bonus=1), ("reward_offset",), repair=False),
     "all-equal": Damage(
         (*paid(bonus=1, outcome=0), "--set", "recipe.algorithm.filter_groups.enable=true"),
-        ("dead_training", "over_filtering", "reward_offset"),
+        ("reward_off_outcome", "dead_training"),
     ),
 }
 REFERENCE = "reference"

@@ -81,6 +81,11 @@ def reward_hacking(c: Columns) -> None:
     c["score"] = c["outcome"] + 0.5 * (np.arange(len(c["step"])) % N < c["step"] / 2)
 
 
+def reward_off_outcome(c: Columns) -> None:
+    flat_outcome(c)
+    c["score"] = c["outcome"] + 2.0 * (np.arange(len(c["step"])) % 3 == 0)
+
+
 def over_filtering(c: Columns) -> None:
     c["kept"] = group_number(c) % 10 < 2
 
@@ -127,6 +132,7 @@ SICK: Mapping[str, Change] = {
     "format_failures": format_failures,
     "template_collapse": template_collapse,
     "reward_hacking": reward_hacking,
+    "reward_off_outcome": reward_off_outcome,
     "proxy_vs_gate": nothing,
     "over_filtering": over_filtering,
     "filtered_drift": filtered_drift,
@@ -137,6 +143,20 @@ SICK: Mapping[str, Change] = {
     "reward_offset": reward_offset,
 }
 WEIGHTS = {"outcome": 1.0, "brevity": 0.1}
+
+
+def test_a_reward_of_one_value_is_off_the_outcome_and_a_shaped_one_that_works_is_not(tmp_path: Path) -> None:
+    def equal(c: Columns) -> None:
+        flat_outcome(c)
+        c["score"] = np.ones(len(c["step"]))
+
+    def shaped(c: Columns) -> None:
+        c["score"] = c["outcome"] + 2.0 * (np.arange(len(c["step"])) % 3 == 0)
+
+    diagnostic = {"reward_off_outcome": HARNESS.diagnostics["reward_off_outcome"]}
+    for name, change, value in (("equal", equal, 1.0), ("shaped", shaped, 0.0), ("plain", flat_outcome, 0.0)):
+        found = findings([write(tmp_path / name, change)], diagnostic)["reward_off_outcome"]
+        assert found.value == pytest.approx(value, abs=1e-9), name
 
 
 def findings(

@@ -22,7 +22,7 @@ LEAST = 0.25
 """Separation on the held-out half that the interval's lower end has to reach."""
 FALSE_ALARMS = 0.05
 """Share of healthy (version, seed) units on which a new metric may raise its line."""
-MARGIN = 0.4, 0.75
+MARGIN = 0.25, 0.6
 """Where warn and critical lie between the highest healthy reading and the lowest bad one."""
 
 
