@@ -47,6 +47,8 @@ def _lesson(inp: CurateInput) -> Lesson | None:
     """
     if inp.blocked:
         return None
+    if inp.harmed_in_trial:
+        return "did harm"
     prediction = inp.intervention.prediction
     predicted = prediction.min_effect if (prediction.metric, prediction.direction) == ("validation/mean", "up") else 0.0
     match inp.verdict:

@@ -281,6 +281,8 @@ class CurateInput(Record):
     seeds: int
     blocked: bool = False
     """As in Case."""
+    harmed_in_trial: bool = False
+    """Refused because the skill it rests on did clear harm in its trial."""
     realised: float | None
     """Measured change of the predicted metric, candidate − parent."""
     skills: tuple[SkillRef, ...] = ()

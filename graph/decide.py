@@ -26,7 +26,7 @@ from agents.types import (
     Intervention,
     SkillRef,
 )
-from graph import upgrading
+from graph import trying, upgrading
 from graph.bases import fixed_factors
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.memory import remembered
@@ -197,8 +197,8 @@ def _search(deps: Deps, key: str, version: str, dropped: Dropped) -> None:
 
 
 def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
-    """The backtester's checks; an open question of the checklist refuses the training as well, and so does a
-    warm start that there is no time for."""
+    """The backtester's checks; an open question of the checklist refuses the training as well, and so do a
+    warm start that there is no time for and a skill that does harm in its trial."""
     parent = deps.record.load(tip, "version", Version)
     diagnosis = deps.record.load(candidate, "diagnosis", Diagnosis)
     idea = deps.record.load(candidate, "intervention", Intervention)
@@ -224,8 +224,12 @@ def backtest(deps: Deps, candidate: str, tip: str) -> BacktestReport:
             check = Check(name="checklist", passed=False, detail="open: " + ", ".join(questions))
         elif proposal.commit and (late := too_late(deps, deps.harness.load(proposal.commit).recipe)):
             check = Check(name=TIME, passed=False, detail=late)
+        elif proposal.commit and (trial := trying.tried(deps, candidate, tip, idea, proposal)):
+            check = Check(name=trying.TRIAL, passed=not trial.harmful, detail=trial.line)
         else:
             return report
+        if check.passed:
+            return report.model_copy(update={"checks": (*report.checks, check)})
         return report.model_copy(
             update={"verdict": "refuse", "checks": (*report.checks, check), "reasons": (check.detail,)}
         )
@@ -269,7 +273,7 @@ def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None)
     record = deps.record
     version = record.load(candidate, "version", Version) if record.saved(candidate, "version") else None
     idea = record.load(candidate, "intervention", Intervention)
-    change = None
+    change, trial = None, trying.trial_of(record, candidate)
     if gate and version:
         change = realised(
             idea.prediction.metric,
@@ -279,6 +283,7 @@ def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None)
     return CurateInput(
         domain=deps.config.run.domain,
         blocked=bool(gate and gate.blocked_by),
+        harmed_in_trial=bool(trial and trial.harmful),
         diagnosis=record.load(candidate, "diagnosis", Diagnosis),
         intervention=idea,
         verdict=verdict,

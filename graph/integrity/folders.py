@@ -11,6 +11,7 @@ from graph.escalating import AUDIT, Audit
 from graph.harnessing import Proposal
 from graph.integrity.types import MISSING, Mend, Problem, Run, fault
 from graph.registry import UPGRADE, Upgrade
+from graph.trying import TRIAL, Trial
 from graph.versions import BASELINE, Results, Unjudged, Version
 from trainer.commits import slug_of
 from trainer.gate_types import GateReport
@@ -31,6 +32,7 @@ KINDS: Mapping[str, type[Record]] = {
     "lesson": CurateOutput,
     UPGRADE: Upgrade,
     AUDIT: Audit,
+    TRIAL: Trial,
 }
 DECIDED: Mapping[str, str] = {
     "diagnosis": "diagnostician",

@@ -71,9 +71,9 @@ def test_a_weak_verifier_may_be_paid_where_there_is_one() -> None:
     assert kinds[True] is not None
 
 
-def test_a_bad_file_and_an_unknown_name_say_so(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="planted_none.*unknown.*planted_<one of .*wildcard"):
+def test_a_bad_file_and_an_unknown_name_say_so() -> None:
+    with pytest.raises(InputError, match=r"planted_none.*unknown.*planted_<one of .*wildcard"):
         load_domain("planted_none")
-    with pytest.raises(ValueError, match="less than 0.05"):
+    with pytest.raises(ValueError, match=r"less than 0.05"):
         Exploit.model_validate({"mechanism": "m", "why": "w", "takes": ".", "replies": ["x"], "share": 0.5})
     assert len(list(FOLDER.glob("*.toml"))) >= 10
