@@ -8,8 +8,9 @@ from typing import Any
 
 from agents.edits import TERM, WEIGHT, is_noop, make_change, normalise, value_text, value_words
 from agents.facts import Condition, Facts, fill, parse_condition, unmet
+from agents.given import parse_given
 from agents.rules import Bottleneck, Idea, Rules
-from agents.types import DesignInput, Dropped, Prediction, SkillRef
+from agents.types import DesignInput, Dropped, Note, Prediction, SkillRef
 from trainer.types import Change, HarnessEdit, Record, SetWeight
 
 DEFAULT_PREDICTION = Prediction(metric="validation/mean", direction="up", min_effect=0.02)
@@ -87,6 +88,28 @@ def from_skill(
         edit=HarnessEdit(change=checked),
         because=skill.description,
         source=f"skill {skill.name}, {skill.wins} won and {skill.losses} lost",
+        prediction=bottleneck.predict if bottleneck else DEFAULT_PREDICTION,
+    )
+
+
+def from_note(note: Note, tier: str, place: float, inp: DesignInput, rules: Rules) -> Candidate | Dropped:
+    """A person's idea as a candidate, or why not."""
+    factor = note.text.partition("=")[0].strip()
+    try:
+        change = _present_term(parse_given(note.text), inp.terms)
+        if is_noop(inp.recipe, inp.terms, normalise(inp.recipe, change)):
+            return Dropped(factor=factor, value="", reason=f"{note.source}: no change: this is the present value")
+    except ValueError as error:
+        return Dropped(factor=factor, value="", reason=f"{note.source}: {error}")
+    bottleneck = rules.bottlenecks.get(tier)
+    return Candidate(
+        rule=f"note:{note.source}",
+        tier=tier,
+        place=place,
+        title=f"as noted: set {factor} to {value_words(change)}",
+        edit=HarnessEdit(change=change),
+        because="Somebody left this idea in the run.",
+        source=note.source,
         prediction=bottleneck.predict if bottleneck else DEFAULT_PREDICTION,
     )
 

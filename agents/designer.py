@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from agents.candidates import Candidate, from_idea, from_skill
+from agents.candidates import Candidate, from_idea, from_note, from_skill
 from agents.edits import failed_before, failures_in_a_row, family, is_failed, rollback, subtracts
 from agents.facts import Facts, fill, gather
 from agents.rules import Rules
@@ -18,8 +18,8 @@ SHARP = ("rejected", "invalid")
 """Verdicts of other runs that speak against a value; an undecided or crashed one says little about another policy."""
 OTHERS = 2
 """Cases of other runs that count, for and against."""
-SWITCH_LAYER, SUBTRACT = 3, 4
-"""Failures in a row after which the search looks at another layer, and prefers to take away."""
+ASK, SWITCH_LAYER, SUBTRACT = 2, 3, 4
+"""Failures in a row after which a person's notes come first, the search looks at another layer, and prefers to take away."""
 
 
 def design(inp: DesignInput, rules: Rules) -> Intervention | None:
@@ -77,6 +77,10 @@ def _proposals(inp: DesignInput, rules: Rules, facts: Facts) -> Iterator[Candida
             if skill.trigger == tier and skill.wins >= skill.losses:
                 foreign = 0.0 if _own(skill, inp.domain) else rules.ranking.foreign_skill
                 yield from_skill(skill, tier, start + foreign, inp, facts, rules)
+    steered = inp.escalate and failures_in_a_row(inp.cases) >= ASK
+    for place, note in enumerate(inp.notes):
+        start = 0.0 if steered else rules.ranking.outside
+        yield from_note(note, inp.diagnosis.bottleneck, start + place, inp, rules)
 
 
 def _barred(candidate: Candidate, inp: DesignInput) -> str:

@@ -138,6 +138,7 @@ class Ranking(Record):
     skill_win: float
     skill_loss: float
     foreign_skill: float
+    outside: float
 
 
 class Rules(Record):

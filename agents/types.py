@@ -237,6 +237,13 @@ class DiagnoseInput(Record):
     cases: tuple[Case, ...] = ()
 
 
+class Note(Record):
+    """An idea that a person left in the run: ``FACTOR=VALUE``, and the file and line it stands in."""
+
+    source: str
+    text: str
+
+
 class DesignInput(Record):
     domain: str
     diagnosis: Diagnosis
@@ -251,6 +258,7 @@ class DesignInput(Record):
     """Factors that cannot be changed in this run, and why."""
     memory: tuple[Case, ...] = ()
     """How candidates of other runs ended."""
+    notes: tuple[Note, ...] = ()
     escalate: bool = True
     """Whether failures in a row and edits of one family send the search elsewhere."""
 

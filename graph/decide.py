@@ -30,6 +30,7 @@ from graph import trying, upgrading
 from graph.bases import fixed_factors
 from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.memory import remembered
+from graph.notes import notes_of
 from graph.planning import too_late
 from graph.registry import UPGRADE, Upgrade
 from graph.state import Deps
@@ -178,6 +179,7 @@ def design(deps: Deps, candidate: str, tip: str) -> Intervention | None:
         skills=skill_refs(deps),
         fixed=fixed_factors(deps),
         memory=remembered(deps.record),
+        notes=notes_of(deps.record.root),
         escalate=deps.config.designer.escalate,
     )
     inputs = {"diagnosis": f"{candidate}.diagnostician", "harness": version.harness_commit}

@@ -39,7 +39,7 @@ def escalate(deps: Deps, candidate: str, tip: str) -> str:
     if streak == SAY:
         deps.say(
             "escalate",
-            f"{SAY} versions in a row brought no step; a person could steer: designer.given takes edits of yours",
+            f"{SAY} versions in a row brought no step; a person could steer: lines 'try FACTOR = VALUE' in notes/*.md of the run now come first",
         )
     if streak != AUDITED:
         return ""

@@ -139,7 +139,8 @@ def _searched(
     if gap.kind == "signal_ambiguous":
         return Upgrade(gap=gap)
     head = deps.harness.head()
-    taken = {*deps.harness.load(head).diagnostics, *ever(deps.record)}
+    before = {u.diagnostic.name: u.diagnostic for _, u in upgrades(deps.record) if u.diagnostic}
+    taken = {**before, **deps.harness.load(head).diagnostics}
     said = {"invalid": "gate scorer: the reward rose and it did not follow", "sound": "gate scorer and verdict"}
     if gap.kind == "score_insufficient":
         sources = [

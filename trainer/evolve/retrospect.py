@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from trainer.diagnose import run_diagnostic
 from trainer.evolve.labels import SAMPLE, Connection, Source, by_failure, by_version, expressions, open_version, opened
@@ -31,10 +32,10 @@ def discover(
     gap: str,
     sources: Sequence[Source],
     covered: Sequence[str] | None = None,
-    taken: Collection[str] = (),
+    taken: Mapping[str, Diagnostic] = MappingProxyType({}),
 ) -> tuple[Diagnostic | None, Retrospect]:
     """Search and check. ``sources`` are labelled versions; with ``covered`` the only bad one is read by its failures and the
-    others by whether they are healthy. ``taken`` are names of diagnostics that there are."""
+    others by whether they are healthy. ``taken`` are the diagnostics that there are, or were, by name."""
     labels = tuple(f"{s.version}: {'bad' if s.bad else 'good'} ({s.why})" for s in sources)
     tip = next((s for s in sources if s.bad), None)
     if tip is None:
@@ -53,20 +54,24 @@ def discover(
     if low < LEAST:
         why = f"on held-out tasks it separates by {found.held_out:.2f} ({low:.2f} to {high:.2f}), asked for {LEAST:g}"
         return None, found.model_copy(update={"reasons": (why,)})
-    name = name_of(rule)
-    if name in taken:
-        return None, found.model_copy(update={"reasons": (f"{name} is there already",)})
-    probe = _diagnostic(name, kind, gap, rule, named)
+    probe = _diagnostic(name_of(rule, kind, taken), kind, gap, rule, named)
+    if twin := next((d.name for d in taken.values() if (d.kind, d.metric) == (kind, probe.metric)), ""):
+        return None, found.model_copy(update={"reasons": (f"it is there already, as {twin}",)})
     return _checked(probe, found, sources, by_failures=covered is not None)
 
 
-def name_of(rule: Rule) -> str:
-    """``evolved_<features>``, or a shortened form with a hash where that is no name of a diagnostic."""
-    name = "_".join(("evolved", *(c.feature for c in rule.conditions)))
-    if re.fullmatch(NAME, name):
-        return name
-    plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[:30]
-    return f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+PREFIX: Mapping[DiagnosticKind, str] = {"pathology": "evolved", "validity": "exploit"}
+
+
+def name_of(rule: Rule, kind: DiagnosticKind, taken: Collection[str] = ()) -> str:
+    """``evolved_<features>``, or ``exploit_<features>`` where it may block; shortened and numbered where that is no name of a
+    diagnostic or one of another."""
+    name = "_".join((PREFIX[kind], *(c.feature for c in rule.conditions)))
+    if not re.fullmatch(NAME, name):
+        plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[:30]
+        name = f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    free = (name, *(f"{name[:38]}_{number}" for number in range(2, 99)))
+    return next(n for n in free if n not in taken)
 
 
 def _both(data: Labelled) -> bool:

@@ -64,8 +64,11 @@ def test_an_exploit_that_no_outcome_shows_becomes_a_validity_check(tmp_path: Pat
     assert again[0] == diagnostic and again[1].readings == found.readings
     files = {**load_seed_files(), f"diagnostics/{diagnostic.name}.toml": dump_diagnostic(diagnostic)}
     assert parse_harness(files, "").diagnostics[diagnostic.name] == diagnostic
-    _, taken = discover("validity", "again", [*sound, bad], taken=(diagnostic.name,))
-    assert taken.reasons == (f"{diagnostic.name} is there already",)
+    _, taken = discover("validity", "again", [*sound, bad], taken={diagnostic.name: diagnostic})
+    assert taken.reasons == (f"it is there already, as {diagnostic.name}",)
+    other = diagnostic.model_copy(update={"metric": "SELECT 1"})
+    numbered, _ = discover("validity", "again", [*sound, bad], taken={diagnostic.name: other})
+    assert numbered is not None and numbered.name == f"{diagnostic.name}_2", "another rule on the same features"
 
 
 def test_versions_that_do_not_differ_register_nothing(tmp_path: Path) -> None:
@@ -139,7 +142,8 @@ def test_no_feature_restates_a_label_and_each_is_a_query(tmp_path: Path) -> None
 def test_every_rule_gets_a_name_that_the_harness_takes() -> None:
     def named(*features: str) -> str:
         return name_of(
-            Rule(conditions=tuple(Condition(feature=f, side=">=", threshold=1.0) for f in features), separation=0.0)
+            Rule(conditions=tuple(Condition(feature=f, side=">=", threshold=1.0) for f in features), separation=0.0),
+            "pathology",
         )
 
     assert named("words") == "evolved_words"
