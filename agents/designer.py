@@ -79,7 +79,7 @@ def _proposals(inp: DesignInput, rules: Rules, facts: Facts) -> Iterator[Candida
                 yield from_skill(skill, tier, start + foreign, inp, facts, rules)
     steered = inp.escalate and failures_in_a_row(inp.cases) >= ASK
     for place, note in enumerate(inp.notes):
-        start = 0.0 if steered else rules.ranking.outside
+        start = -rules.ranking.outside if steered else rules.ranking.outside
         yield from_note(note, inp.diagnosis.bottleneck, start + place, inp, rules)
 
 
