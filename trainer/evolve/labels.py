@@ -29,6 +29,10 @@ SAMPLE = 4000
 """Rollouts of a version that are looked at, drawn by a hash of their id."""
 
 
+CONCENTRATED = 0.25
+"""Share of all unexplained failures that lie in a cohort before it gets a metric of its own."""
+
+
 class Source(Record):
     """A version as evidence: the rollout folders of its seeds, and whether it is known to be bad."""
 
@@ -61,12 +65,36 @@ def by_version(sources: Sequence[Source], at: Mapping[str, Connection]) -> Label
     return _joined([(_read(at[s.version], PAID), s.bad) for s in sources])
 
 
-def by_failure(con: Connection, covered: Sequence[str]) -> Labelled:
-    """A version's failing late rollouts whose id is not in ``covered`` against its solving ones."""
-    listed = ", ".join("'" + i.replace("'", "''") + "'" for i in covered) or "''"
+def by_failure(con: Connection, covered: Sequence[str], cohort: str = "true") -> Labelled:
+    """A version's failing late rollouts whose id is not in ``covered`` against its solving ones, of those in ``cohort``."""
     sampled = f"rollout_id IN (SELECT rollout_id FROM late ORDER BY md5(rollout_id), rollout_id LIMIT {SAMPLE})"
-    bad = _read(con, f"outcome < 0.5 AND {sampled} AND rollout_id NOT IN ({listed})", terms=False)
-    return _joined([(bad, True), (_read(con, "outcome >= 0.5", terms=False), False)])
+    bad = _read(con, f"outcome < 0.5 AND {sampled} AND {_unexplained(covered)} AND {cohort}", terms=False)
+    return _joined([(bad, True), (_read(con, f"outcome >= 0.5 AND {cohort}", terms=False), False)])
+
+
+def cohorts(con: Connection, covered: Sequence[str]) -> Sequence[str]:
+    """Where the unexplained failures of a version live: conditions on family and level of the tasks of which more fail than of
+    the rest, a share CONCENTRATED of all those failures, the densest first."""
+    query = f"""
+        SELECT family, level, count(*) AS n, sum(failed)::DOUBLE AS bad FROM
+            (SELECT family, level, (outcome < 0.5 AND {_unexplained(covered)})::INT AS failed FROM late)
+        GROUP BY family, level ORDER BY avg(failed) DESC, family, level"""
+    rows = select(con, query).to_pylist()
+    failures = sum(r["bad"] for r in rows)
+    overall = failures / max(1, sum(r["n"] for r in rows))
+    return [
+        f"family = {_quoted(r['family'])} AND level = {r['level']:d}"
+        for r in rows
+        if r["bad"] >= CONCENTRATED * failures and r["bad"] / r["n"] > overall and len(rows) > 1
+    ]
+
+
+def _unexplained(covered: Sequence[str]) -> str:
+    return f"rollout_id NOT IN ({', '.join(map(_quoted, covered))})" if covered else "true"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def failing_ids(con: Connection) -> tuple[Sequence[str], int]:

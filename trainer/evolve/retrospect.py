@@ -12,8 +12,18 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from trainer.diagnose import run_diagnostic
-from trainer.evolve.labels import SAMPLE, Connection, Source, by_failure, by_version, expressions, open_version, opened
-from trainer.evolve.rules import Labelled, Rule, interval, search, separation
+from trainer.evolve.labels import (
+    SAMPLE,
+    Connection,
+    Source,
+    by_failure,
+    by_version,
+    cohorts,
+    expressions,
+    open_version,
+    opened,
+)
+from trainer.evolve.rules import COMPLEXITY, Labelled, Rule, interval, search, separation
 from trainer.evolve.types import Reading, Retrospect
 from trainer.sql import QueryError, select
 from trainer.types import Diagnostic, DiagnosticKind
@@ -23,6 +33,8 @@ LEAST = 0.25
 """Separation on the held-out half that the interval's lower end has to reach."""
 FALSE_ALARMS = 0.05
 """Share of healthy (version, seed) units on which a new metric may raise its line."""
+COHORTS = 2
+"""Cohorts that are searched beside all rollouts: each is another look at the same data."""
 MARGIN = 0.25, 0.6
 """Where warn and critical lie between the highest healthy reading and the lowest bad one."""
 
@@ -41,12 +53,22 @@ def discover(
     if tip is None:
         return None, Retrospect(labels=labels, reasons=("no version is known to be bad",))
     with opened(sources if covered is None else [tip]) as at:
-        data = by_version(sources, at) if covered is None else by_failure(at[tip.version], covered)
-        named = expressions(at[tip.version])
-    rule = search(data.half(False)) if _both(data.half(False)) and _both(data.half(True)) else None
-    if rule is None:
+        con = at[tip.version]
+        named = expressions(con)
+        looked = [("", by_version(sources, at) if covered is None else by_failure(con, covered))]
+        looked += (
+            [(c, by_failure(con, covered, c)) for c in cohorts(con, covered)[:COHORTS]] if covered is not None else []
+        )
+    tried = [
+        (rule.model_copy(update={"cohort": where}), held)
+        for where, data in looked
+        if (rule := _search(data))
+        for held in [data.half(True)]
+    ]
+    if not tried:
         return None, Retrospect(labels=labels, reasons=("there are not enough rollouts of both kinds to search",))
-    held = data.half(True)
+    # A cohort's own rule has to find there what the one for all does not, by as much as a second condition must add.
+    rule, held = max(tried, key=lambda t: t[0].separation - (COMPLEXITY if t[0].cohort else 0.0))
     low, high = interval(rule, held)
     found = Retrospect(
         rule=str(rule), searched=rule.separation, held_out=separation(rule, held), low=low, high=high, labels=labels
@@ -66,12 +88,17 @@ PREFIX: Mapping[DiagnosticKind, str] = {"pathology": "evolved", "validity": "exp
 def name_of(rule: Rule, kind: DiagnosticKind, taken: Collection[str] = ()) -> str:
     """``evolved_<features>``, or ``exploit_<features>`` where it may block; shortened and numbered where that is no name of a
     diagnostic or one of another."""
-    name = "_".join((PREFIX[kind], *(c.feature for c in rule.conditions)))
+    family = re.findall(r"family = '(\w+)'", rule.cohort)
+    name = "_".join((PREFIX[kind], *family, *(c.feature for c in rule.conditions)))
     if not re.fullmatch(NAME, name):
         plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[:30]
         name = f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     free = (name, *(f"{name[:38]}_{number}" for number in range(2, 99)))
     return next(n for n in free if n not in taken)
+
+
+def _search(data: Labelled) -> Rule | None:
+    return search(data.half(False)) if _both(data.half(False)) and _both(data.half(True)) else None
 
 
 def _both(data: Labelled) -> bool:
@@ -119,7 +146,9 @@ def _diagnostic(name: str, kind: DiagnosticKind, gap: str, rule: Rule, named: Ma
     """The rule as a file of the harness; its lines are not drawn yet."""
     parts = ", ".join(f'({named[c.feature]}) AS "f_{c.feature}"' for c in rule.conditions)
     holds = " AND ".join(f'"f_{c.feature}" {c.side} {c.threshold!r}' for c in rule.conditions)
-    table = f"(SELECT *, {parts} FROM late)"
+    # Windows are over all late rollouts, in a cohort too, as in the search.
+    table = f"(SELECT *, {parts} FROM late)" + (f" WHERE {rule.cohort}" if rule.cohort else "")
+    both = f"{rule.cohort} AND {holds}" if rule.cohort else holds
     return Diagnostic(
         name=name,
         kind=kind,
@@ -128,7 +157,7 @@ def _diagnostic(name: str, kind: DiagnosticKind, gap: str, rule: Rule, named: Ma
         metric=f"SELECT avg(({holds})::INT) FROM {table}",
         warn=0.5,
         critical=1.0,
-        evidence=f"SELECT rollout_id FROM {table} WHERE {holds} ORDER BY score DESC, step DESC, rollout_id LIMIT 5",
+        evidence=f"SELECT rollout_id FROM (SELECT *, {parts} FROM late) WHERE {both} ORDER BY score DESC, step DESC, rollout_id LIMIT 5",
         source=f"evolved: {gap}",
     )
 

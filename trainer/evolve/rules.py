@@ -37,10 +37,12 @@ class Condition(Record):
 
 
 class Rule(Record):
-    """All conditions hold; ``separation`` is the share of bad rollouts that it finds less the share of good ones."""
+    """All conditions hold; ``separation`` is the share of bad rollouts that it finds less the share of good ones, among those of
+    ``cohort`` (a condition on their tasks in SQL, all tasks where empty)."""
 
     conditions: tuple[Condition, ...]
     separation: float
+    cohort: str = ""
 
     def holds(self, values: Mapping[str, Floats]) -> Flags:
         first, *others = (c.holds(values) for c in self.conditions)
@@ -49,7 +51,8 @@ class Rule(Record):
         return first
 
     def __str__(self) -> str:
-        return " and ".join(str(c) for c in self.conditions)
+        where = f" where {self.cohort.replace(' AND ', ' and ')}" if self.cohort else ""
+        return " and ".join(str(c) for c in self.conditions) + where
 
 
 class Labelled(NamedTuple):

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.rollout_tables import Change, Columns, healthy, late, write
+from tests.trainer.rollout_tables import Change, Columns, group_number, healthy, late, write
 from trainer.diagnose import run_diagnostic
 from trainer.evolve.features import ANY_DOMAIN, NEVER, features
-from trainer.evolve.labels import Source, by_failure, failing_ids, open_version
+from trainer.evolve.labels import Source, by_failure, cohorts, failing_ids, open_version
 from trainer.evolve.retrospect import FALSE_ALARMS, LEAST, NAME, covered_share, discover, name_of
 from trainer.evolve.rules import Condition, Rule
 from trainer.harness_files import dump_diagnostic, parse_harness
@@ -150,3 +150,31 @@ def test_every_rule_gets_a_name_that_the_harness_takes() -> None:
     long = [named("answer_characters", other) for other in ("answer_in_prompt", "reply_characters")]
     assert len(set(long)) == 2 and named("term_X") != named("term_x")
     assert all(re.fullmatch(NAME, name) for name in (*long, named("term_X"), named("term_x")))
+
+
+def test_a_habit_of_one_kind_of_task_becomes_a_metric_of_that_cohort(tmp_path: Path) -> None:
+    """Failures on the tasks of one level are short; on others short replies solve as often as not."""
+
+    def short(c: Columns) -> None:
+        hard = group_number(c) % 2 == 1
+        c["level"] = np.where(hard, 2, 1)
+        c["family"] = np.where(hard, "it's hard", "easy")
+        by_chance = np.random.default_rng(0).random(len(c["step"])) < 0.5
+        hit = np.where(hard, c["outcome"] < 1, by_chance)
+        c["response"] = np.where(hit, "#7", c["response"])
+        c["outcome"] = np.where(~hard & (np.arange(len(c["step"])) % 8 < 7), 1.0, c["outcome"])
+
+    tip = source(tmp_path, "v0001", True, short)
+    with open_version(tip) as con:
+        assert cohorts(con, ()) == ["family = 'it''s hard' AND level = 2"]
+        everything, one = by_failure(con, ()), by_failure(con, (), cohorts(con, ())[0])
+    assert one.bad.sum() < everything.bad.sum()
+    diagnostic, found = discover("pathology", "half fails", [tip, source(tmp_path, "v0000", False, of_seed(1))], ())
+    assert diagnostic is not None, found.reasons
+    assert found.rule.endswith("where family = 'it''s hard' and level = 2")
+    assert found.held_out == pytest.approx(1.0)
+    with open_version(tip) as con:
+        finding = run_diagnostic(con, diagnostic)
+    assert finding.value is not None and 0 < finding.value < 1
+    files = {**load_seed_files(), f"diagnostics/{diagnostic.name}.toml": dump_diagnostic(diagnostic)}
+    assert parse_harness(files, "").diagnostics[diagnostic.name] == diagnostic
