@@ -184,7 +184,7 @@ class GapInput(Record):
 class Gap(Record):
     """What the harness cannot see, and on which evidence; ``key`` is the same as long as that evidence is."""
 
-    kind: Literal["score_insufficient", "behaviour_unexplained", "signal_ambiguous"]
+    kind: Literal["score_insufficient", "behaviour_unexplained", "signal_ambiguous", "diagnostics_overlap"]
     key: str
     why: str
 

@@ -16,13 +16,15 @@ END = "w"
 
 class Upgrade(Record):
     """What was open before a version was designed, and what came of it. ``harness_commit`` is what it was added to;
-    ``retired`` are diagnostics that had blocked too often what the gate scorer confirmed."""
+    ``retired`` are diagnostics that had blocked too often what the gate scorer confirmed, ``folded`` those that ``diagnostic``
+    takes the place of."""
 
     gap: Gap | None = None
     diagnostic: Diagnostic | None = None
     retrospect: Retrospect | None = None
     harness_commit: str = ""
     retired: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -55,8 +57,8 @@ def registered(record: RunRecord, version: str) -> Mapping[str, Diagnostic]:
     for name, upgrade in upgrades(record):
         if name > version:
             break
-        for retired in upgrade.retired:
-            found.pop(retired, None)
+        for gone in (*upgrade.retired, *upgrade.folded):
+            found.pop(gone, None)
         if upgrade.diagnostic:
             found[upgrade.diagnostic.name] = upgrade.diagnostic
     return found

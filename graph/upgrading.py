@@ -22,7 +22,7 @@ from trainer.gate_types import GateReport
 from trainer.types import Diagnostic, DropDiagnostic, Finding, HarnessEdit, HealthReport, PutDiagnostic
 
 MOST = 4
-"""Metrics of behaviour that a run registers at most: a harness that only grows is not read any more."""
+"""Metrics of behaviour that a run has at a time: a harness that only grows is not read any more."""
 OTHERS = 3
 """Sound versions, the latest, that a metric of behaviour is read on: reading one takes a second or two."""
 FALSE_BLOCKS = 1
@@ -34,6 +34,10 @@ def enter(deps: Deps, candidate: str, found: Upgrade) -> None:
     _retire(deps, candidate, found)
     if found.diagnostic:
         _register(deps, candidate, found)
+        for name in found.folded:
+            why = f"{found.diagnostic.name} points to what it points to."
+            change = HarnessEdit(change=DropDiagnostic(name=name))
+            _merge(deps, candidate, found.harness_commit, change, f"fold: {name}", why, {})
     elif found.gap and found.retrospect:
         entry = {
             "version": candidate, "factor": "diagnostics", "value": found.retrospect.rule,
@@ -93,7 +97,7 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
     report = seen(deps, record.load(tip, "health", HealthReport), candidate)
     before = [found for name, found in upgrades(record) if name < candidate]
     closed = tuple(u.gap.key for u in before if u.gap)
-    enough = sum(1 for u in before if u.diagnostic and u.diagnostic.kind == "pathology") >= MOST
+    enough = sum(1 for d in registered(record, candidate).values() if d.kind == "pathology") >= MOST
     looked = enough or any(
         key == f"behaviour_unexplained:{tip}" for key in closed
     )  # once is enough, and it reads a lot
@@ -109,7 +113,8 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
     )
     retired = _too_loud(record, candidate)
     if not open_gaps:
-        return Upgrade(retired=retired, harness_commit=deps.harness.head())
+        fold = _folded(deps, candidate, tip, known, closed) if not retired else Upgrade()
+        return fold.model_copy(update={"retired": retired, "harness_commit": deps.harness.head()})
     return _searched(deps, candidate, tip, open_gaps[0], known, covered).model_copy(
         update={"retired": retired, "harness_commit": deps.harness.head()}
     )
@@ -141,20 +146,55 @@ def _searched(
     head = deps.harness.head()
     before = {u.diagnostic.name: u.diagnostic for _, u in upgrades(deps.record) if u.diagnostic}
     taken = {**before, **deps.harness.load(head).diagnostics}
-    said = {"invalid": "gate scorer: the reward rose and it did not follow", "sound": "gate scorer and verdict"}
     if gap.kind == "score_insufficient":
-        sources = [
-            source_of(deps, v.version, bad=v.state == "invalid", why=said[v.state]) for v in known if v.state != "open"
+        versions = [
+            source_of(deps, v.version, bad=v.state == "invalid", why=SAID[v.state]) for v in known if v.state != "open"
         ]
-        diagnostic, retrospect = discover("validity", gap.why, [s for s in sources if s], taken=taken)
+        diagnostic, retrospect = discover("validity", gap.why, [s for s in versions if s], taken=taken)
     else:
-        others = [v for v in known if v.state == "sound" and v.version != tip][-OTHERS:]
-        sources = [source_of(deps, v.version, bad=False, why=said["sound"]) for v in others]
-        sources = [source_of(deps, tip, bad=True, why="outcome of each rollout"), *sources]
-        if sources[0] is None:
+        sources = _by_failures(deps, tip, known)
+        if not sources:
             return Upgrade(gap=gap, retrospect=Retrospect(reasons=(f"the rollouts of {tip} were pruned",)))
-        diagnostic, retrospect = discover("pathology", gap.why, [s for s in sources if s], covered, taken)
+        diagnostic, retrospect = discover("pathology", gap.why, sources, covered, taken)
     return Upgrade(gap=gap, diagnostic=diagnostic, retrospect=retrospect, harness_commit=head)
+
+
+SAID = {"invalid": "gate scorer: the reward rose and it did not follow", "sound": "gate scorer and verdict"}
+
+
+def _by_failures(deps: Deps, tip: str, known: Sequence[Judged]) -> Sequence[Source]:
+    """The tip, to be read by its failures, and the latest other sound versions; nothing where the tip's rollouts are gone."""
+    first = source_of(deps, tip, bad=True, why="outcome of each rollout")
+    others = [v for v in known if v.state == "sound" and v.version != tip][-OTHERS:]
+    found = [source_of(deps, v.version, bad=False, why=SAID["sound"]) for v in others]
+    return [first, *(s for s in found if s)] if first else ()
+
+
+def _folded(deps: Deps, candidate: str, tip: str, known: Sequence[Judged], closed: Sequence[str]) -> Upgrade:
+    """Where nothing else is open: the first two metrics of behaviour that point to the same rollouts, folded into one."""
+    from itertools import combinations
+
+    from trainer.evolve.fold import OVERLAP, folded, overlap
+    from trainer.evolve.labels import open_version
+
+    own = [d for d in registered(deps.record, candidate).values() if d.kind == "pathology" and d.evidence]
+    pairs = [(a, b) for a, b in combinations(own, 2) if f"diagnostics_overlap:{a.name}:{b.name}" not in closed]
+    sources = _by_failures(deps, tip, known) if pairs else ()
+    if not sources:
+        return Upgrade()
+    with open_version(sources[0]) as con:
+        shared = [(overlap(con, a, b), a, b) for a, b in pairs]
+    share, one, other = max(shared, key=lambda s: s[0])
+    if share < OVERLAP:
+        return Upgrade()
+    gap = Gap(
+        kind="diagnostics_overlap",
+        key=f"diagnostics_overlap:{one.name}:{other.name}",
+        why=f"{one.name} and {other.name} both point to {share:.0%} of what either points to",
+    )
+    diagnostic, retrospect = folded(one, other, gap.why, sources)
+    gone = (one.name, other.name) if diagnostic else ()
+    return Upgrade(gap=gap, diagnostic=diagnostic, retrospect=retrospect, folded=gone)
 
 
 def _unexplained(deps: Deps, report: HealthReport, tip: str, candidate: str) -> tuple[float, float, Sequence[str]]:

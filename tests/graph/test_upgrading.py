@@ -188,3 +188,32 @@ def test_a_retired_diagnostic_steers_nothing(broken: Callable[[], Path]) -> None
     deps.record.save("v0003", UPGRADE, Upgrade(retired=("evolved_loud",), harness_commit=deps.harness.head()))
     assert "evolved_loud" not in {f.diagnostic for f in upgrading.seen(deps, report, "v0003").findings}
     upgrade(deps, "v0003", BASELINE)  # it is not in this harness: nothing to drop, and no reason to stop
+
+
+def test_metrics_that_point_to_the_same_are_folded_into_one_and_dropped(
+    broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.gaps.FAILING", 2.0)
+    where, run = "outcome < 1 AND left(md5(rollout_id), 1) < '8'", broken()
+    for version, name in (("v0002", "evolved_one"), ("v0003", "evolved_two")):
+        found = LOUD.model_copy(
+            update={
+                "name": name, "kind": "pathology", "metric": f"SELECT avg(({where})::INT) FROM late /* {name} */",
+                "evidence": f"SELECT rollout_id FROM late WHERE {where} ORDER BY rollout_id LIMIT 5",
+            }
+        )  # fmt: skip
+        deps = with_upgrade(run, version, found)
+        upgrade(deps, version, BASELINE)
+    before = deps.harness.head()
+    done = [upgrade(deps, "v0004", BASELINE) for _ in range(2)]  # as after a kill
+    assert done[0] == done[1] and done[0].folded == ("evolved_one", "evolved_two") and done[0].diagnostic is not None
+    name = done[0].diagnostic.name
+    now = deps.harness.load(deps.harness.head()).diagnostics
+    assert name in now and not {"evolved_one", "evolved_two"} & set(now)
+    subjects = git(deps, "log", "--first-parent", "--reverse", "--format=%s", f"{before}..main").splitlines()
+    assert subjects == [f"register: {name} (evolved_one or evolved_two)", "fold: evolved_one", "fold: evolved_two"]
+    assert {n for n in registered(deps.record, "v0005") if n.startswith("evolved_")} >= {name}
+    assert not {"evolved_one", "evolved_two"} & set(registered(deps.record, "v0005"))
+    assert "both point to 100% of what either points to" in done[0].line
+    assert upgrade(deps, "v0005", BASELINE).gap is None
+    assert check_run(run).sound

@@ -72,6 +72,13 @@ def by_failure(con: Connection, covered: Sequence[str], cohort: str = "true") ->
     return _joined([(bad, True), (_read(con, f"outcome >= 0.5 AND {cohort}", terms=False), False)])
 
 
+def by_pointing(con: Connection, evidence: Mapping[str, str]) -> Labelled:
+    """A version's failing late rollouts against its solving ones; 1 for each query (by name) that gives the rollout's id."""
+    named = {name: f"rollout_id IN (SELECT rollout_id FROM ({query}))" for name, query in evidence.items()}
+    parts = [(_read(con, f"outcome {side} 0.5", named=named), bad) for side, bad in (("<", True), (">=", False))]
+    return _joined(parts)
+
+
 def cohorts(con: Connection, covered: Sequence[str]) -> Sequence[str]:
     """Where the unexplained failures of a version live: conditions on family and level of the tasks of which more fail than of
     the rest, a share CONCENTRATED of all those failures, the densest first."""
@@ -110,8 +117,10 @@ def expressions(con: Connection, *, terms: bool = True) -> Mapping[str, str]:
     return features(con.table("rollouts").columns, terms=terms)
 
 
-def _read(con: Connection, where: str, *, terms: bool = True) -> pa.Table:
-    columns = ", ".join(f'({sql})::DOUBLE AS "{name}"' for name, sql in expressions(con, terms=terms).items())
+def _read(con: Connection, where: str, *, terms: bool = True, named: Mapping[str, str] | None = None) -> pa.Table:
+    """``named`` columns (name to SQL; the features where not given) of the late rollouts for which ``where`` holds."""
+    named = expressions(con, terms=terms) if named is None else named
+    columns = ", ".join(f'({sql})::DOUBLE AS "{name}"' for name, sql in named.items())
     # Windows are over all late rollouts, and only then are some of them looked at.
     inner = f"SELECT rollout_id, task_id, ({where}) AS wanted, {columns} FROM late"
     query = f"SELECT * EXCLUDE (wanted) FROM ({inner}) WHERE wanted ORDER BY md5(rollout_id), rollout_id LIMIT {SAMPLE}"

@@ -79,7 +79,7 @@ def discover(
     probe = _diagnostic(name_of(rule, kind, taken), kind, gap, rule, named)
     if twin := next((d.name for d in taken.values() if (d.kind, d.metric) == (kind, probe.metric)), ""):
         return None, found.model_copy(update={"reasons": (f"it is there already, as {twin}",)})
-    return _checked(probe, found, sources, by_failures=covered is not None)
+    return checked(probe, found, sources, by_failures=covered is not None)
 
 
 PREFIX: Mapping[DiagnosticKind, str] = {"pathology": "evolved", "validity": "exploit"}
@@ -105,9 +105,10 @@ def _both(data: Labelled) -> bool:
     return bool(data.bad.any() and not data.bad.all())
 
 
-def _checked(
+def checked(
     probe: Diagnostic, found: Retrospect, sources: Sequence[Source], *, by_failures: bool
 ) -> tuple[Diagnostic | None, Retrospect]:
+    """The diagnostic with its lines if it reads as it must on all ``sources``, and what it reads."""
     readings = tuple(r for s in sources for r in readings_of(probe, s))
     again = tuple(r for s in sources[:1] for r in readings_of(probe, s.model_copy(update={"rollouts": s.rollouts[:1]})))
     healthy, bad = ([r.value for r in readings if r.bad == kind] for kind in (False, True))
