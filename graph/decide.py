@@ -120,7 +120,7 @@ def _ref(skill: Skill) -> SkillRef:
     return SkillRef(
         name=skill.name,
         description=skill.description,
-        domains=skill.domains,
+        domains=(*skill.domains, "*") if skill.shared else skill.domains,
         trigger=skill.trigger,
         factor=skill.factor,
         value=skill.value,

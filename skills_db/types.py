@@ -87,8 +87,16 @@ class Skill(_Record):
     @property
     def domains(self) -> tuple[str, ...]:
         """Where it applies: its origin and every domain in which its value won."""
-        won = {e.domain for e in self.evidence if e.outcome == "win" and e.value == self.value}
-        return tuple(sorted({self.origin, *won}))
+        return tuple(sorted({self.origin, *self._won}))
+
+    @property
+    def shared(self) -> bool:
+        """Whether its value won in two domains: it then belongs to every domain, elsewhere it is a fallback."""
+        return len(self._won) > 1
+
+    @property
+    def _won(self) -> frozenset[str]:
+        return frozenset(e.domain for e in self.evidence if e.outcome == "win" and e.value == self.value)
 
     @property
     def wins(self) -> int:

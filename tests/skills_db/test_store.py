@@ -117,10 +117,10 @@ def test_a_skill_is_shared_only_after_it_won_in_another_domain(store: SkillStore
     store.write(note(trigger="headroom"), "run/v1")
     store.write(note(trigger="headroom", domain="code", outcome="loss"), "run/v2")
     skill = store.get("collapse-optim-lr")
-    assert skill and skill.domains == ("math",)
+    assert skill and (skill.domains, skill.shared) == (("math",), False)
     store.write(note(trigger="headroom", domain="swe"), "run/v3")
     skill = store.get("collapse-optim-lr")
-    assert skill and skill.domains == ("math", "swe")
+    assert skill and (skill.domains, skill.shared) == (("math", "swe"), True)
 
 
 @pytest.mark.parametrize(
