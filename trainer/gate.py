@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainer.gate_evidence import past_spreads, scores_of, validity_of, version_spread
+from trainer.gate_evidence import moments_of, past_spreads, scores_of, validity_of, version_spread
 from trainer.gate_types import (
     LONG,
     Arm,
@@ -34,7 +34,6 @@ from trainer.statistics import (
     Spread,
     compare,
     detectable_effect,
-    moments,
     upper_sigma_factor,
 )
 from trainer.types import Verdict
@@ -128,12 +127,12 @@ def decide(inp: GateInput, policy: GatePolicy, plan: Plan) -> GateReport:
 
 def gather(inp: GateInput, policy: GatePolicy, plan: Plan, ours: Array, theirs: Array) -> Evidence:
     """Evidence from validation scores of shape (seeds, tasks, samples)."""
-    candidate, parent, past = moments(ours), moments(theirs), past_spreads(inp)
+    candidate, parent, past = moments_of(inp.candidate, ours), moments_of(inp.parent, theirs), past_spreads(inp)
     comparison = compare(candidate, parent, past)
     readings = tuple(
         Reading(
             seeds=look.seeds,
-            p=compare(moments(ours[: look.seeds]), parent, past).p,
+            p=compare(moments_of(inp.candidate, ours[: look.seeds]), parent, past).p,
             level=look.share * plan.share,
             futility=look.futility,
         )
@@ -199,7 +198,7 @@ def unusable(inp: GateInput, ours: Array, theirs: Array, e: Evidence) -> Ruling 
     for arm, scores in ((inp.candidate, ours), (inp.parent, theirs)):
         # A deterministic policy may well repeat itself over seeds; one that samples cannot.
         sampled = np.ptp(scores, axis=2).any() if scores.shape[2] > 1 else np.ptp(scores) > 0
-        if len(scores) > 1 and sampled and (scores == scores[0]).all():
+        if len(scores) > 1 and sampled and not arm.stalled and (scores == scores[0]).all():
             return Ruling("no_information", f"check seeding: the seeds of {arm.version} score identically", keeps=False)
     return None
 

@@ -43,6 +43,13 @@ def scores_of(inp: GateInput) -> tuple[Array, Array]:
     return ours, theirs
 
 
+def moments_of(arm: Arm, scores: Array) -> Moments:
+    """The arm's moments; the spread of seeds that are one and the same policy has no degrees of freedom."""
+    found = moments(scores)
+    same = arm.stalled and found.spread.variance == 0
+    return found._replace(spread=found.spread._replace(df=0)) if same else found
+
+
 def validity_of(inp: GateInput, policy: GatePolicy) -> Validity:
     """The rule of ``Validity``; with one seed a side the two deltas alone, "not judged". Its variances come from the two
     arms alone, for the candidate's reward sets the unit; and plainly pooled, for here a missed hack is the dearer error."""
@@ -87,7 +94,11 @@ def past_spreads(inp: GateInput) -> list[Spread]:
     latest = {s.version: s for s in inp.pool if s.protocol_hash == here}
     # An arm of one seed says nothing of its own spread: what the pool knows of that version then counts.
     own = [arm.version for arm in (inp.parent, inp.candidate) if len(arm.validation) > 1]
-    past = [Spread(s.variance, s.df, s.r) for s in latest.values() if s.df > 0 and s.version not in own]
+    past = [
+        Spread(s.variance, s.df, s.r)
+        for s in latest.values()
+        if s.df > 0 and s.variance > 0 and s.version not in own  # no variance at all: seeds that were one policy
+    ]
     stored = inp.calibration
     if stored and stored.df > 0 and stored.protocol_hash == here:
         past.append(Spread(stored.variance, min(stored.df, CALIBRATION_DF), stored.r))

@@ -103,13 +103,15 @@ class Arm(Record):
 
     ``validation`` decides the gain, ``gate`` is the never-rewarded scorer on the same seeds. ``proxy``
     is the mean of the *candidate's* reward over the late training rollouts, for the parent too (its
-    rollouts under the candidate's reward); empty lets validation stand in.
+    rollouts under the candidate's reward); empty lets validation stand in. ``stalled``: all its trainings ended for want of
+    a learning signal, so that its seeds may well be one and the same policy, and then say nothing of the noise of training.
     """
 
     version: str
     validation: tuple[Evaluation, ...]
     gate: tuple[Evaluation, ...]
     proxy: tuple[float, ...] = ()
+    stalled: bool = False
 
 
 class VersionSpread(Record):

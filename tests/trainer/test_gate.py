@@ -21,7 +21,10 @@ from tests.trainer.gate_arms import (
     judged,
     scored,
 )
+from trainer.evaluation import score_array
 from trainer.gate import Arm, GateInput, GatePolicy, judge
+from trainer.gate_evidence import past_spreads
+from trainer.statistics import moments
 from trainer.types import InputError
 
 # ---------------------------------------------------------------------------------------- verdicts
@@ -187,6 +190,22 @@ def test_seeds_without_any_effect_ask_to_check_seeding() -> None:
     report = judged(stuck)
     assert (report.verdict, report.spent) == ("no_information", 0.0)
     assert "check seeding" in report.reasons[0]
+
+
+def test_a_parent_that_could_not_learn_is_one_policy_on_all_seeds_and_says_nothing_of_noise() -> None:
+    rng = np.random.default_rng(5)
+    rows = scored(rng, 0.4)
+    evals = [[evaluated("v0001", s, rows, suite) for s in range(4)] for suite in ("validation", "gate")]
+    parent = Arm(version="v0001", validation=tuple(evals[0]), gate=tuple(evals[1]), stalled=True)
+    better = arm(rng, "v0002", (0.70, 0.72, 0.71, 0.70), first_seed=10)
+    assert judged(better, parent.model_copy(update={"stalled": False})).verdict == "no_information"
+    report = judged(better, parent)
+    assert report.verdict == "promoted", report.reasons
+    # Only the candidate's seeds have a spread; four seeds of one policy beside them would have more than halved it.
+    own = moments(score_array(better.validation)).spread
+    assert report.sigma == pytest.approx(math.sqrt(own.variance))
+    other = arm(rng, "v0003", (0.5, 0.5, 0.6))
+    assert past_spreads(GateInput(parent=other, candidate=better, pool=(report.parent_spread,))) == []
 
 
 def test_few_varying_tasks_are_at_most_undecided() -> None:
