@@ -79,7 +79,6 @@ def from_skill(
     checked = _checked(skill.factor, value, None, inp)
     if isinstance(checked, Dropped):
         return checked
-    bottleneck = rules.bottlenecks.get(tier)
     return Candidate(
         rule=f"skill:{skill.name}",
         tier=tier,
@@ -88,7 +87,7 @@ def from_skill(
         edit=HarnessEdit(change=checked),
         because=skill.description,
         source=f"skill {skill.name}, {skill.wins} won and {skill.losses} lost",
-        prediction=bottleneck.predict if bottleneck else DEFAULT_PREDICTION,
+        prediction=rules.bottlenecks[tier].predict if tier in rules.bottlenecks else DEFAULT_PREDICTION,
     )
 
 
@@ -96,12 +95,13 @@ def from_note(note: Note, tier: str, place: float, inp: DesignInput, rules: Rule
     """A person's idea as a candidate, or why not."""
     factor = note.text.partition("=")[0].strip()
     try:
+        if factor.startswith(WEIGHT) and factor.removeprefix(WEIGHT) not in inp.terms:
+            return Dropped(factor=factor, value="", reason=f"{note.source}: the harness has no such reward term")
         change = _present_term(parse_given(note.text), inp.terms)
         if is_noop(inp.recipe, inp.terms, normalise(inp.recipe, change)):
             return Dropped(factor=factor, value="", reason=f"{note.source}: no change: this is the present value")
     except ValueError as error:
         return Dropped(factor=factor, value="", reason=f"{note.source}: {error}")
-    bottleneck = rules.bottlenecks.get(tier)
     return Candidate(
         rule=f"note:{note.source}",
         tier=tier,
@@ -110,7 +110,7 @@ def from_note(note: Note, tier: str, place: float, inp: DesignInput, rules: Rule
         edit=HarnessEdit(change=change),
         because="Somebody left this idea in the run.",
         source=note.source,
-        prediction=bottleneck.predict if bottleneck else DEFAULT_PREDICTION,
+        prediction=rules.bottlenecks[tier].predict if tier in rules.bottlenecks else DEFAULT_PREDICTION,
     )
 
 

@@ -47,7 +47,7 @@ def _lesson(inp: CurateInput) -> Lesson | None:
     """
     if inp.blocked:
         return None
-    if inp.harmed_in_trial:
+    if inp.harmed:
         return "did harm"
     prediction = inp.intervention.prediction
     predicted = prediction.min_effect if (prediction.metric, prediction.direction) == ("validation/mean", "up") else 0.0
@@ -64,14 +64,18 @@ def _lesson(inp: CurateInput) -> Lesson | None:
 
 
 def _known(inp: CurateInput) -> SkillRef | None:
-    """The skill on the same factor in the same situation: own domain first, then by name."""
+    """The skill that was used, or the one on the same factor in the same situation: own domain first, then by name."""
+    used = inp.intervention.rule.removeprefix("skill:")
+    if found := next((s for s in inp.skills if inp.intervention.rule != used and s.name == used), None):
+        return found
     trigger, factor = inp.diagnosis.bottleneck, inp.intervention.edit.factor
     same = [s for s in inp.skills if (s.trigger, s.factor) == (trigger, factor)]
     return min(same, key=lambda s: (inp.domain not in s.domains, s.name), default=None)
 
 
 def _draft(inp: CurateInput, rules: Rules, known: SkillRef | None, lesson: Lesson) -> SkillDraft:
-    change, factor, trigger = inp.intervention.edit.change, inp.intervention.edit.factor, inp.diagnosis.bottleneck
+    change, factor = inp.intervention.edit.change, inp.intervention.edit.factor
+    trigger = known.trigger if known else inp.diagnosis.bottleneck
     idea = rules.ideas.get(inp.intervention.rule)
     conditions = tuple(str(condition) for condition in idea.when) if idea else ()
     words = f"{factor} = {value_words(change)}"
@@ -121,6 +125,8 @@ def _body(inp: CurateInput, advice: str, conditions: tuple[str, ...]) -> str:
 
 
 def _reason(inp: CurateInput) -> str:
+    if inp.harmed:
+        return f"{inp.verdict}, {inp.harmed}"
     prediction = inp.intervention.prediction
     realised = "not measured" if inp.realised is None else f"{inp.realised:+.3g}"
     wanted = f"{'+' if prediction.direction == 'up' else '-'}{show(prediction.min_effect)}"

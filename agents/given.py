@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +40,10 @@ def parse_given(text: str) -> Change:
     try:
         table = tomllib.loads(f"v = {value}")
         parsed = table["v"] if len(table) == 1 else value
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value
+    if isinstance(parsed, float) and not math.isfinite(parsed):
+        raise ValueError(f"{factor}: {value} is no finite number")
     change = make_change(factor, parsed)
     if HarnessEdit(change=change).factor != factor:
         raise ValueError(f"{factor} names another term than {HarnessEdit(change=change).factor}")
@@ -57,11 +60,11 @@ def bypassed(inp: BacktestInput, why: str) -> BacktestReport:
 
 
 @dataclass
-class Unscreened:
-    """``others``, whose candidates all go to training: what a backtest saves is measured against this."""
+class StandIn:
+    """Who takes some of the roles of ``others``, and leaves the rest to them."""
 
     others: Specialists
-    name: str = "unscreened"
+    name: str = "stand-in"
 
     def diagnose(self, inp: DiagnoseInput) -> Diagnosis:
         return self.others.diagnose(inp)
@@ -70,23 +73,29 @@ class Unscreened:
         return self.others.design(inp)
 
     def backtest(self, inp: BacktestInput) -> BacktestReport:
-        return bypassed(inp, "designer.backtest is off")
+        return self.others.backtest(inp)
 
     def curate(self, inp: CurateInput) -> CurateOutput:
         return self.others.curate(inp)
 
 
 @dataclass
-class GivenCandidates:
+class Unscreened(StandIn):
+    """``others``, whose candidates all go to training: what a backtest saves is measured against this."""
+
+    name: str = "unscreened"
+
+    def backtest(self, inp: BacktestInput) -> BacktestReport:
+        return bypassed(inp, "designer.backtest is off")
+
+
+@dataclass
+class GivenCandidates(StandIn):
     """``others``, but for the designer, who takes ``changes`` in order, and, where ``screen`` is false, the backtester."""
 
-    others: Specialists
-    changes: Sequence[Change]
-    screen: bool = True
     name: str = "given candidates"
-
-    def diagnose(self, inp: DiagnoseInput) -> Diagnosis:
-        return self.others.diagnose(inp)
+    changes: Sequence[Change] = ()
+    screen: bool = True
 
     def design(self, inp: DesignInput) -> Intervention | None:
         """The first change that was not tried yet and would change something."""
@@ -116,9 +125,6 @@ class GivenCandidates:
         return (
             self.others.backtest(inp) if self.screen else bypassed(inp, "a given candidate, designer.backtest is off")
         )
-
-    def curate(self, inp: CurateInput) -> CurateOutput:
-        return self.others.curate(inp)
 
 
 def _idle(inp: DesignInput, change: Change) -> str:

@@ -10,18 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agents.edits import make_change, rollback, value_words
-from agents.given import bypassed
+from agents.given import StandIn, bypassed
 from agents.types import (
     BacktestInput,
     BacktestReport,
-    CurateInput,
-    CurateOutput,
     DesignInput,
-    DiagnoseInput,
-    Diagnosis,
     Intervention,
     Prediction,
-    Specialists,
 )
 from trainer.types import HarnessEdit, Recipe
 
@@ -35,14 +30,10 @@ IDLE: Mapping[str, Callable[[Recipe], float | None]] = {
 
 
 @dataclass
-class NullCandidates:
+class NullCandidates(StandIn):
     """The specialists of a null run: they diagnose and remember as ``others`` do."""
 
-    others: Specialists
     name: str = "null candidates"
-
-    def diagnose(self, inp: DiagnoseInput) -> Diagnosis:
-        return self.others.diagnose(inp)
 
     def design(self, inp: DesignInput) -> Intervention | None:
         idle = ((option, following(inp.recipe)) for option, following in IDLE.items())
@@ -63,6 +54,3 @@ class NullCandidates:
 
     def backtest(self, inp: BacktestInput) -> BacktestReport:
         return bypassed(inp, "a null candidate")
-
-    def curate(self, inp: CurateInput) -> CurateOutput:
-        return self.others.curate(inp)

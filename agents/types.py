@@ -289,8 +289,8 @@ class CurateInput(Record):
     seeds: int
     blocked: bool = False
     """As in Case."""
-    harmed_in_trial: bool = False
-    """Refused because the skill it rests on did clear harm in its trial."""
+    harmed: str = ""
+    """What the trial measured of the skill it rests on, where that did clear harm and it was refused for it."""
     realised: float | None
     """Measured change of the predicted metric, candidate − parent."""
     skills: tuple[SkillRef, ...] = ()

@@ -285,7 +285,7 @@ def _finished(deps: Deps, candidate: str, verdict: str, gate: GateReport | None)
     return CurateInput(
         domain=deps.config.run.domain,
         blocked=bool(gate and gate.blocked_by),
-        harmed_in_trial=bool(trial and trial.harmful),
+        harmed=trial.line if trial and trial.harmful else "",
         diagnosis=record.load(candidate, "diagnosis", Diagnosis),
         intervention=idea,
         verdict=verdict,

@@ -75,7 +75,8 @@ def _suites_fault(record: RunRecord) -> str:
     return (
         ""
         if found == frozen.protocol_hash
-        else f"protocol.json: hash {frozen.protocol_hash[:12]}, tasks and code give {found[:12]}"
+        else f"protocol.json: hash {frozen.protocol_hash[:12]}, tasks and code give {found[:12]}: where the project was updated since the run "
+        "began, go on with the version it began with, or start a new run"
     )
 
 

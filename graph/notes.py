@@ -14,8 +14,9 @@ from agents.types import Note
 FOLDER = "notes"
 LARGEST = 1 << 16
 """Bytes of a file that are read."""
-MOST = 50
-_IDEA = re.compile(r"^\s*(?:[-*]\s+)?try[:\s]\s*(\S.*=.*\S)\s*$", re.IGNORECASE)
+MOST, LONGEST = 50, 1000
+"""Ideas of a run, and characters of one."""
+_IDEA = re.compile(r"^\s*(?:(?:[-*+]|\d+\.)\s+)?try[:\s]\s*(\S.*=.*\S)\s*$", re.IGNORECASE)
 
 
 def notes_of(root: Path) -> tuple[Note, ...]:
@@ -23,11 +24,14 @@ def notes_of(root: Path) -> tuple[Note, ...]:
     found = []
     for path in sorted((root / FOLDER).glob("*.md")):
         try:
+            if not path.is_file():
+                continue
             with path.open("rb") as file:
                 text = file.read(LARGEST).decode("utf-8", "replace")
         except OSError:
             continue
+        name = path.name.encode("utf-8", "replace").decode()
         for number, line in enumerate(text.splitlines(), 1):
-            if idea := _IDEA.match(line):
-                found.append(Note(source=f"{FOLDER}/{path.name}:{number}", text=idea[1].strip("`")))
+            if len(line) <= LONGEST and (idea := _IDEA.match(line)):
+                found.append(Note(source=f"{FOLDER}/{name}:{number}", text=idea[1].replace("`", "")))
     return tuple(found[:MOST])

@@ -32,7 +32,8 @@ from graph.seen import seen_rows
 from graph.state import Deps
 from graph.summary import CertificationSummary, PolicySummary, Score, Summary, VersionSummary
 from graph.track import track_record
-from graph.versions import BASELINE, EARLY, Version, evaluations, results_of, seeds_of
+from graph.trying import trial_of
+from graph.versions import BASELINE, EARLY, Version, add_costs, evaluations, results_of, seeds_of
 from trainer.evidence import open_rollouts
 from trainer.gate_evidence import CALIBRATION_DF
 from trainer.gate_types import GateReport
@@ -235,6 +236,8 @@ def _costs(deps: Deps, trained: Sequence[str]) -> Sequence[CostRow]:
     rows = [
         CostRow(item=f"training {v}", cost=add_costs([r.cost for r in results_of(deps, v).results])) for v in trained
     ]
+    every = [(e["version"], trial_of(deps.record, e["version"])) for e in deps.record.verdicts()]
+    rows += [CostRow(item=f"trial {v}, skill {trial.skill}", cost=trial.cost) for v, trial in every if trial]
     judged = [
         evaluation
         for version in trained
@@ -244,15 +247,3 @@ def _costs(deps: Deps, trained: Sequence[str]) -> Sequence[CostRow]:
     ]
     cost = Cost(wall_s=sum(e.wall_s for e in judged), tokens=sum(e.tokens for e in judged))
     return [*rows, CostRow(item="evaluation, all versions", cost=cost)]
-
-
-def add_costs(costs: Sequence[Cost]) -> Cost:
-    """Sums, and the largest peak."""
-    return Cost(
-        wall_s=sum(c.wall_s for c in costs),
-        cpu_s=sum(c.cpu_s for c in costs),
-        steps=sum(c.steps for c in costs),
-        rollouts=sum(c.rollouts for c in costs),
-        tokens=sum(c.tokens for c in costs),
-        peak_rss_mb=max((c.peak_rss_mb for c in costs), default=0.0),
-    )

@@ -40,7 +40,7 @@ def specialists_of(
     if designer.given:
         try:
             found = changes(designer.given, options, begin or seed_files(config))
-            return GivenCandidates(playbook, found, screen=designer.backtest)
+            return GivenCandidates(playbook, changes=found, screen=designer.backtest)
         except ValueError as err:
             raise refuse("designer.given", f"{err}; give factor=value, for instance optim.lr=3e-4") from err
     return playbook if designer.backtest else Unscreened(playbook)

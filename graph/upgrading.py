@@ -34,7 +34,8 @@ def enter(deps: Deps, candidate: str, found: Upgrade) -> None:
     _retire(deps, candidate, found)
     if found.diagnostic:
         _register(deps, candidate, found)
-        for name in found.folded:
+        there = deps.harness.load(found.harness_commit).diagnostics if found.folded else {}
+        for name in (n for n in found.folded if n in there):
             why = f"{found.diagnostic.name} points to what it points to."
             change = HarnessEdit(change=DropDiagnostic(name=name))
             _merge(deps, candidate, found.harness_commit, change, f"fold: {name}", why, {})

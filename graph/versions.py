@@ -14,6 +14,7 @@ from trainer.embedded.files import CHECKPOINT, ROLLOUTS, EvalSpec, Suite, episod
 from trainer.evaluation import Interval, paired_interval, pass_at_k
 from trainer.gate_types import GateReport
 from trainer.types import (
+    Cost,
     EarlyStop,
     EvalProtocol,
     Evaluation,
@@ -181,6 +182,18 @@ def train_seeds(deps: Deps, wanted: Sequence[tuple[str, int]]) -> None:
 
 def results_of(deps: Deps, version: str) -> Results:
     return deps.record.load(version, "training", Results)
+
+
+def add_costs(costs: Sequence[Cost]) -> Cost:
+    """Sums, and the largest peak."""
+    return Cost(
+        wall_s=sum(c.wall_s for c in costs),
+        cpu_s=sum(c.cpu_s for c in costs),
+        steps=sum(c.steps for c in costs),
+        rollouts=sum(c.rollouts for c in costs),
+        tokens=sum(c.tokens for c in costs),
+        peak_rss_mb=max((c.peak_rss_mb for c in costs), default=0.0),
+    )
 
 
 def eval_file(record: RunRecord, version: str, seed: int, suite: str) -> Path:

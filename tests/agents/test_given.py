@@ -15,7 +15,7 @@ TERM = 'reward.term.short={term={name="short", description="short", sql="-respon
 
 
 def given(*texts: str, screen: bool = True) -> GivenCandidates:
-    return GivenCandidates(Playbook(load_rules()), [parse_given(t) for t in texts], screen)
+    return GivenCandidates(Playbook(load_rules()), changes=[parse_given(t) for t in texts], screen=screen)
 
 
 def case_of(factor: str, value: str) -> Case:

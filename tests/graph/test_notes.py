@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from agents.designer import design
 from agents.diagnostician import diagnose
 from agents.rules import load_rules
 from agents.types import DesignInput, Intervention, Note
-from graph.notes import FOLDER, LARGEST, MOST, notes_of
+from graph.notes import FOLDER, LARGEST, LONGEST, MOST, notes_of
 from tests.agents.situations import case_of, finding, lower_rate, situation, to_design
 
 RULES = load_rules()
@@ -33,6 +36,32 @@ def test_lines_that_say_try_are_ideas_and_nothing_else_is(tmp_path: Path) -> Non
     (folder / "e.md").write_text("try optim.lr = 1e-4\n" * 2 * MOST)
     assert len(notes_of(tmp_path)) == MOST
     assert not any("d.md" in n.source for n in notes_of(tmp_path))
+
+
+def test_names_and_lines_that_no_record_could_hold_do_no_harm(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.md")
+    (folder / "deep.md").write_text("try optim.lr = " + "[" * 2 * LONGEST)
+    Path(os.fsdecode(os.fsencode(folder) + b"/f\xfcr.md")).write_text("1. try `optim.lr` = `2e-4`\n")
+    (note,) = notes_of(tmp_path)
+    assert note.text == "optim.lr = 2e-4"
+    note.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reward.weights.outcome = nan",
+        "reward.weights.outcome=inf",
+        "optim.lr = " + "[" * 900,
+        "reward.weights.nope = 1",
+    ],
+)
+def test_values_that_no_recipe_can_hold_are_dropped(text: str) -> None:
+    idea = designed(Note(source="notes/a.md:1", text=text), failures=2)
+    assert idea is not None and not idea.rule.startswith("note:")
+    assert any(d.reason.startswith("notes/a.md:1: ") for d in idea.dropped)
 
 
 def designed(*notes: Note, failures: int = 0, escalate: bool = True) -> Intervention | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +12,17 @@ import pytest
 from agents.curator import curate
 from agents.diagnostician import diagnose
 from agents.rules import load_rules
-from agents.types import CurateInput
+from agents.types import CurateInput, SkillRef
 from graph.integrity.check import check_run
 from graph.record import RunRecord
-from graph.trying import compared, trial_of
+from graph.trying import TRIAL, compared, skill_on_trial, trial_of
 from skills_db.store import SkillStore
 from tests.agents.situations import finding, lower_rate, situation
+from tests.graph.test_bases import services
 from tests.runs import LEAST, Runner, arguments
 from tests.trainer.rollout_tables import Columns, write
 from trainer.evolve.labels import Source
+from trainer.types import HarnessEdit, SetOption
 
 VALUE = "0.0003"
 
@@ -47,6 +51,8 @@ def test_a_skill_of_another_run_is_tried_first(tmp_path: Path, runner: Runner) -
     (entry,) = record.verdicts()
     assert entry["factor"] == "optim.lr" and entry["gate"] is not None, "it was trained in full"
     assert f"v0001: skill {trial.skill} has not helped in this run yet" in done.stdout + done.stderr
+    assert not (record.version_dir("v0001") / TRIAL).exists() and trial.cost.tokens > 0
+    assert f"trial v0001, skill {trial.skill}" in (tmp_path / "run" / "report.html").read_text()
     assert check_run(tmp_path / "run").sound
 
 
@@ -72,8 +78,37 @@ def test_what_did_harm_in_its_trial_is_a_loss_of_the_skill() -> None:
     diagnosis = diagnose(situation(finding("performance_collapse")), load_rules())
     inp = CurateInput(
         domain="math", diagnosis=diagnosis, intervention=lower_rate(), verdict="refused", delta=None, ci=None, seeds=0,
-        realised=None, harmed_in_trial=True,
+        realised=None, harmed="trial: 12 % solved where the parent solved 60 %",
     )  # fmt: skip
     output = curate(inp, load_rules())
     assert output.skill is not None and output.skill.outcome == "loss"
-    assert curate(inp.model_copy(update={"harmed_in_trial": False}), load_rules()).skill is None
+    assert "12 % solved" in output.skill.evidence and "12 % solved" in output.case.reason
+    assert curate(inp.model_copy(update={"harmed": ""}), load_rules()).skill is None
+
+
+def test_the_skill_that_was_used_gets_the_evidence_whatever_the_bottleneck_was() -> None:
+    diagnosis = diagnose(situation(finding("performance_collapse")), load_rules())
+    used = SkillRef(
+        name="rate-at-a-plateau", description="d", domains=("math",), trigger="plateau", factor="optim.lr", value=VALUE
+    )
+    inp = CurateInput(
+        domain="math", diagnosis=diagnosis, intervention=lower_rate().model_copy(update={"rule": "skill:rate-at-a-plateau"}),
+        verdict="promoted", delta=0.1, ci=(0.05, 0.15), seeds=4, realised=0.1, skills=(used,),
+    )  # fmt: skip
+    draft = curate(inp, load_rules()).skill
+    assert draft is not None
+    assert (draft.merge_into, draft.trigger, draft.outcome) == ("rate-at-a-plateau", "plateau", "win")
+
+
+@pytest.mark.parametrize(
+    ("factor", "value", "backtest", "tried"),
+    [("optim.lr", 1e-3, True, True), ("optim.lr", 1e-3, False, False), ("data.levels", (1, 2), True, False)],
+)
+def test_what_is_tried(factor: str, value: object, backtest: bool, tried: bool, broken: Callable[[], Path]) -> None:
+    deps = services(broken())
+    designer = deps.config.designer.model_copy(update={"backtest": backtest})
+    deps = replace(deps, config=deps.config.model_copy(update={"designer": designer}))
+    change = SetOption.model_validate({"path": factor, "value": value})
+    idea = lower_rate().model_copy(update={"rule": "skill:some", "edit": HarnessEdit(change=change)})
+    assert bool(skill_on_trial(deps, idea)) is tried
+    assert skill_on_trial(deps, idea.model_copy(update={"rule": "cut-lr"})) == ""

@@ -153,8 +153,17 @@ def test_a_reward_of_one_value_is_off_the_outcome_and_a_shaped_one_that_works_is
     def shaped(c: Columns) -> None:
         c["score"] = c["outcome"] + 2.0 * (np.arange(len(c["step"])) % 3 == 0)
 
+    def solved(c: Columns) -> None:
+        c["outcome"] = (np.arange(len(c["step"])) % 40 > 0).astype(float)
+        c["score"] = c["outcome"] + 0.01 * (np.arange(len(c["step"])) % 3 == 0)
+
     diagnostic = {"reward_off_outcome": HARNESS.diagnostics["reward_off_outcome"]}
-    for name, change, value in (("equal", equal, 1.0), ("shaped", shaped, 0.0), ("plain", flat_outcome, 0.0)):
+    for name, change, value in (
+        ("equal", equal, 1.0),
+        ("shaped", shaped, 0.0),
+        ("solved", solved, 0.0),
+        ("plain", flat_outcome, 0.0),
+    ):
         found = findings([write(tmp_path / name, change)], diagnostic)["reward_off_outcome"]
         assert found.value == pytest.approx(value, abs=1e-9), name
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 
 from trainer.evolve.labels import Connection, Source, by_pointing, open_version
-from trainer.evolve.retrospect import checked, uncut
+from trainer.evolve.retrospect import LEAST, checked, diagnostic_of, too_weak, uncut
 from trainer.evolve.rules import COMPLEXITY, Condition, Rule, interval, separation
 from trainer.evolve.types import Retrospect
-from trainer.sql import select
+from trainer.sql import QueryError, select
 from trainer.types import Diagnostic
 
 OVERLAP = 0.5
@@ -17,9 +17,14 @@ OVERLAP = 0.5
 
 
 def overlap(con: Connection, one: Diagnostic, other: Diagnostic) -> float:
-    """Jaccard index of the late rollouts that two diagnostics point to."""
-    a, b = ({str(i) for i in select(con, uncut(d.evidence))["rollout_id"].to_pylist()} for d in (one, other))
-    return len(a & b) / len(a | b) if a | b else 0.0
+    """Jaccard index of the late rollouts that two diagnostics point to; 0 where a query cannot be run."""
+    pointed = (f"rollout_id IN (SELECT rollout_id FROM ({uncut(d.evidence)}))" for d in (one, other))
+    query = "SELECT count(*) FILTER (a AND b) AS both, count(*) FILTER (a OR b) AS some FROM (SELECT {} AS a, {} AS b FROM late)"
+    try:
+        (row,) = select(con, query.format(*pointed)).to_pylist()
+    except QueryError:
+        return 0.0
+    return float(row["both"]) / row["some"] if row["some"] else 0.0
 
 
 def folded(
@@ -35,6 +40,8 @@ def folded(
         Rule(conditions=(Condition(feature=d.name, side=">=", threshold=0.5),), separation=0.0)
         for d in (probe, one, other)
     ]
+    if not (data.half(False).both and data.half(True).both):
+        return None, Retrospect(labels=labels, reasons=("there are not enough rollouts of both kinds to check it",))
     held = data.half(True)
     both, *alone = (separation(rule, held) for rule in rules)
     low, high = interval(rules[0], held)
@@ -46,6 +53,8 @@ def folded(
         high=high,
         labels=labels,
     )
+    if low < LEAST:
+        return None, found.model_copy(update={"reasons": (too_weak(found),)})
     if both < max(alone) - COMPLEXITY:
         why = f"folded they separate held-out tasks by {both:.2f}, the better one alone by {max(alone):.2f}"
         return None, found.model_copy(update={"reasons": (why,)})
@@ -56,14 +65,5 @@ def _either(one: Diagnostic, other: Diagnostic, gap: str) -> Diagnostic:
     pointed = " UNION ".join(f"SELECT rollout_id FROM ({uncut(d.evidence)})" for d in (one, other))
     tag = hashlib.sha256(f"{one.metric}\0{other.metric}".encode()).hexdigest()[:8]
     where = f"rollout_id IN ({pointed})"
-    return Diagnostic(
-        name=f"evolved_folded_{tag}",
-        kind="pathology",
-        layer="behaviour",
-        description=f"{one.description.rstrip('.')}, or {other.description[:1].lower()}{other.description[1:]}",
-        metric=f"SELECT avg(({where})::INT) FROM late",
-        warn=0.5,
-        critical=1.0,
-        evidence=f"SELECT rollout_id FROM late WHERE {where} ORDER BY score DESC, step DESC, rollout_id LIMIT 5",
-        source=f"evolved: {gap}",
-    )
+    description = f"{one.description.rstrip('.')}, or {other.description[:1].lower()}{other.description[1:]}"
+    return diagnostic_of(f"evolved_folded_{tag}", "pathology", gap, description, "late", where)

@@ -74,8 +74,7 @@ def discover(
         rule=str(rule), searched=rule.separation, held_out=separation(rule, held), low=low, high=high, labels=labels
     )
     if low < LEAST:
-        why = f"on held-out tasks it separates by {found.held_out:.2f} ({low:.2f} to {high:.2f}), asked for {LEAST:g}"
-        return None, found.model_copy(update={"reasons": (why,)})
+        return None, found.model_copy(update={"reasons": (too_weak(found),)})
     probe = _diagnostic(name_of(rule, kind, taken), kind, gap, rule, named)
     if twin := next((d.name for d in taken.values() if (d.kind, d.metric) == (kind, probe.metric)), ""):
         return None, found.model_copy(update={"reasons": (f"it is there already, as {twin}",)})
@@ -98,11 +97,12 @@ def name_of(rule: Rule, kind: DiagnosticKind, taken: Collection[str] = ()) -> st
 
 
 def _search(data: Labelled) -> Rule | None:
-    return search(data.half(False)) if _both(data.half(False)) and _both(data.half(True)) else None
+    return search(data.half(False)) if data.half(False).both and data.half(True).both else None
 
 
-def _both(data: Labelled) -> bool:
-    return bool(data.bad.any() and not data.bad.all())
+def too_weak(found: Retrospect) -> str:
+    """What is said of a rule that does not separate tasks it was not searched on."""
+    return f"on held-out tasks it separates by {found.held_out:.2f} ({found.low:.2f} to {found.high:.2f}), asked for {LEAST:g}"
 
 
 def checked(
@@ -148,17 +148,27 @@ def _diagnostic(name: str, kind: DiagnosticKind, gap: str, rule: Rule, named: Ma
     parts = ", ".join(f'({named[c.feature]}) AS "f_{c.feature}"' for c in rule.conditions)
     holds = " AND ".join(f'"f_{c.feature}" {c.side} {c.threshold!r}' for c in rule.conditions)
     # Windows are over all late rollouts, in a cohort too, as in the search.
-    table = f"(SELECT *, {parts} FROM late)" + (f" WHERE {rule.cohort}" if rule.cohort else "")
-    both = f"{rule.cohort} AND {holds}" if rule.cohort else holds
+    return diagnostic_of(
+        name, kind, gap, f"Share of late rollouts with {rule}.", f"(SELECT *, {parts} FROM late)", holds, rule.cohort
+    )
+
+
+def diagnostic_of(
+    name: str, kind: DiagnosticKind, gap: str, description: str, table: str, holds: str, cohort: str = ""
+) -> Diagnostic:
+    """The share of the rows of ``table`` (of those in ``cohort``) for which ``holds`` is true, without lines yet, and some of them
+    as evidence."""
+    within = f" WHERE {cohort}" if cohort else ""
+    both = f"{cohort} AND {holds}" if cohort else holds
     return Diagnostic(
         name=name,
         kind=kind,
         layer="behaviour",
-        description=f"Share of late rollouts with {rule}.",
-        metric=f"SELECT avg(({holds})::INT) FROM {table}",
+        description=description,
+        metric=f"SELECT avg(({holds})::INT) FROM {table}{within}",
         warn=0.5,
         critical=1.0,
-        evidence=f"SELECT rollout_id FROM (SELECT *, {parts} FROM late) WHERE {both} ORDER BY score DESC, step DESC, rollout_id LIMIT 5",
+        evidence=f"SELECT rollout_id FROM {table} WHERE {both} ORDER BY score DESC, step DESC, rollout_id LIMIT 5",
         source=f"evolved: {gap}",
     )
 

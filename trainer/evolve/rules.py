@@ -62,6 +62,11 @@ class Labelled(NamedTuple):
     bad: Flags
     task: NDArray[np.int64]
 
+    @property
+    def both(self) -> bool:
+        """Whether there are rollouts of both kinds."""
+        return bool(self.bad.any() and not self.bad.all())
+
     def half(self, held_out: bool) -> Labelled:
         """Those of every second task: searched on one half, checked on the other."""
         mine = (self.task % 2 == 1) == held_out
@@ -74,7 +79,7 @@ def search(data: Labelled) -> Rule | None:
     ``separation`` is Youden's J (doi 10.1002/1097-0142(1950)3:1<32). Ties go to the feature that is named first, so that
     the result depends on nothing but the data.
     """
-    if not data.bad.any() or data.bad.all():
+    if not data.both:
         return None
     single = sorted(_singles(data), key=lambda rule: -rule.separation)
     if not single:

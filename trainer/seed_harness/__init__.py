@@ -38,7 +38,9 @@ def own_files(folder: Path) -> dict[str, str]:
         if (folder / name).exists():
             raise InputError(f"{folder / name}: not taken from a folder; set its options with --set recipe.… instead")
     try:
-        files = {name: text for name, text in _texts(folder).items() if name.startswith(("reward/", "diagnostics/"))}
+        files = {
+            f"{part}/{name}": text for part in ("reward", "diagnostics") for name, text in _texts(folder / part).items()
+        }
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{folder}: cannot be read ({error}); mend the file") from error
     if not files:

@@ -50,7 +50,35 @@ def test_two_views_of_one_habit_become_one_metric(tmp_path: Path) -> None:
     assert folded(LITTLE, BRIEF, "both", sources) == (one, found)
 
 
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+def test_a_tip_without_both_kinds_of_rollouts_folds_nothing(outcome: float, tmp_path: Path) -> None:
+    def one_kind(c: Columns) -> None:
+        c["outcome"] = np.full(len(c["step"]), outcome)
+
+    def one_task(c: Columns) -> None:
+        short(c)
+        c["task_id"] = np.full(len(c["step"]), "task1")
+
+    for number, change in enumerate((one_kind, one_task)):
+        none, found = folded(LITTLE, BRIEF, "both", [source(tmp_path / str(number), "v0001", True, change)])
+        assert none is None
+        assert found.reasons == ("there are not enough rollouts of both kinds to check it",)
+
+
+def test_a_fold_that_separates_nothing_is_not_registered(tmp_path: Path) -> None:
+    none, found = folded(
+        ALL, pointing("evolved_most", "response_length < 98"), "both", [source(tmp_path, "v0001", True, short)]
+    )
+    assert none is None
+    assert found.reasons == ("on held-out tasks it separates by 0.00 (0.00 to 0.00), asked for 0.25",)
+
+
+def test_a_query_that_cannot_be_run_overlaps_with_nothing(tmp_path: Path) -> None:
+    with open_version(source(tmp_path, "v0001", True, short)) as con:
+        assert overlap(con, LITTLE, LITTLE.model_copy(update={"evidence": "SELECT no FROM late"})) == 0.0
+
+
 def test_what_tells_less_together_than_alone_stays_apart(tmp_path: Path) -> None:
     none, found = folded(BRIEF, ALL, "both", [source(tmp_path, "v0001", True, short)])
     assert none is None
-    assert found.reasons == ("folded they separate held-out tasks by 0.00, the better one alone by 1.00",)
+    assert found.reasons == ("on held-out tasks it separates by 0.00 (0.00 to 0.00), asked for 0.25",)
