@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,15 @@ def read_budget(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace
     ]
 
 
+def chosen(parser: argparse.ArgumentParser, option: str, text: str, known: Collection[str]) -> Sequence[str]:
+    """The names of a comma list; one that is not known ends the program and says which are."""
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            parser.error(f"{option}: unknown {option.strip('-').rstrip('s')} {name!r}; known: {', '.join(known)}")
+    return names
+
+
 def main(name: str, starts: Starts, purpose: str) -> int:
     """The command line of ``python -m benchmarks.<name>``."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=purpose)
@@ -130,9 +139,7 @@ def main(name: str, starts: Starts, purpose: str) -> int:
     parser.add_argument("--out", type=Path, default=Path(f"runs/benchmark-{name}"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for start in args.starts.split(","):
-        if start not in starts:
-            parser.error(f"--starts: unknown start {start!r}; known: {', '.join(starts)}")
+    for start in chosen(parser, "--starts", args.starts, starts):
         cells = [cell(args.out, start, starts[start], seed, budget(args)) for seed in range(args.seeds)]
         print(f"\n## {start} start, {args.minutes:g} min\n\n{AVERAGE.capitalize()}.\n\n{markdown(cells)}")
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agents.backtest_score import wilson
-from benchmarks.cells import DAMAGED, cell, read_budget
+from benchmarks.cells import DAMAGED, cell, chosen, read_budget
 from graph.summary import AVERAGE
 
 TERMS = Path(__file__).parent / "damaged_terms"
@@ -97,13 +97,11 @@ def main() -> int:
     budget = read_budget(parser)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.damages.split(","):
-        if name not in DAMAGES:
-            parser.error(f"--damages: unknown damage {name!r}; known: {', '.join(DAMAGES)}")
+    damages = chosen(parser, "--damages", args.damages, DAMAGES)
     rows: list[list[str]] = []
     for seed in range(args.seeds):
         whole = cell(args.out, REFERENCE, ("--versions", "0"), seed, ("--minutes", "60"))
-        for name in args.damages.split(","):
+        for name in damages:
             found = cell(args.out, name, DAMAGES[name].options, seed, budget(args))
             rows.append(row(name, found, whole["baseline"]["sealed"]["mean"]))
             table = "\n".join("| " + " | ".join(r) + " |" for r in [HEAD, ["---"] * len(HEAD), *rows])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agents.backtest_score import wilson
-from benchmarks.cells import DAMAGED, cell, read_budget
+from benchmarks.cells import DAMAGED, cell, chosen, read_budget
 from graph.record import RunRecord
 from trainer.gate import GateReport
 
@@ -140,11 +140,8 @@ def main() -> int:
     parser.set_defaults(minutes=20.0)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for start in args.cells.split(","):
-        if start not in CELLS:
-            parser.error(f"--cells: unknown cell {start!r}; known: {', '.join(CELLS)}")
     found: list[Judged] = []
-    for start in args.cells.split(","):
+    for start in chosen(parser, "--cells", args.cells, CELLS):
         for seed in range(args.seeds):
             summary = cell(args.out, start, CELLS[start], seed, budget(args))
             found += judged(args.out / f"{start}-{seed}", summary)

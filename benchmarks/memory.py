@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import DAMAGED, Starts, cell, read_budget
+from benchmarks.cells import DAMAGED, Starts, cell, chosen, read_budget
 from trainer.evaluation import paired_over_runs
 
 STARTS: Starts = {"reference": (), "damaged": DAMAGED}
@@ -84,10 +84,7 @@ def main() -> int:
     budget = read_budget(parser)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for start in args.starts.split(","):
-        if start not in STARTS:
-            parser.error(f"--starts: unknown start {start!r}; known: {', '.join(STARTS)}")
-    for start in args.starts.split(","):
+    for start in chosen(parser, "--starts", args.starts, STARTS):
         trios: list[Trio] = []
         for seed in range(args.seeds):
             trios.append(trio(args.out, start, seed, budget(args)))

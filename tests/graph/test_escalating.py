@@ -40,7 +40,7 @@ def test_two_failures_are_said_and_three_audit_an_evaluation_that_holds(
     assert after(deps, monkeypatch, "rejected") == ("", [])
     assert after(deps, monkeypatch, "rejected", "refused") == ("", []), "a refused design cost nothing"
     stop, (line,) = after(deps, monkeypatch, "rejected", "provisional", "undecided", "failed")
-    assert stop == "" and "2 versions in a row" in line and "designer.given" in line
+    assert stop == "" and "2 versions in a row" in line and "notes/*.md" in line
     stop, (line,) = after(deps, monkeypatch, "rejected", "undecided", "failed")
     assert stop == "" and f"audit: {BASELINE} reproduces its score" in line
     assert deps.record.load("v0009", AUDIT, Audit) == Audit(version="v0009", incumbent=BASELINE)
