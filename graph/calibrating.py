@@ -14,14 +14,14 @@ from graph.kind import fingerprint_of, recipe_of, shelf_folder
 from graph.record import RunRecord, read_record, write_atomic
 from graph.seals import seal
 from graph.state import Deps
-from graph.versions import BASELINE, evaluations, seeds_of
+from graph.versions import BASELINE, evaluations, seeds_of, stalled
 from trainer.evaluation import score_array
 from trainer.gate import planned_share
 from trainer.gate_calibration import Calibration, noise_floor, pooled_floor
-from trainer.gate_evidence import CALIBRATION_DF, version_spread
+from trainer.gate_evidence import CALIBRATION_DF, moments_of, version_spread
 from trainer.gate_types import Arm, GatePolicy, VersionSpread
 from trainer.shelf import put, read_shelf
-from trainer.statistics import Spread, detectable_effect, moments, pooled, upper_sigma_factor
+from trainer.statistics import Spread, detectable_effect, pooled, upper_sigma_factor
 from trainer.types import InputError, Record
 
 FILE = "calibration.json"
@@ -80,7 +80,8 @@ def baseline_spread(record: RunRecord) -> VersionSpread:
     entry = next((e for e in record.entries("ledger") if e["kind"] == "baseline"), None)
     seeds = entry["seeds"] if entry else seeds_of(record, BASELINE)
     validation = evaluations(record, BASELINE, seeds, "validation")
-    return version_spread(Arm(version=BASELINE, validation=validation, gate=()), moments(score_array(validation)))
+    arm = Arm(version=BASELINE, validation=validation, gate=(), stalled=stalled(record, BASELINE))
+    return version_spread(arm, moments_of(arm, score_array(validation)))
 
 
 def detectable(baseline: VersionSpread, stored: VersionSpread | None, policy: GatePolicy) -> Detectable:

@@ -11,7 +11,7 @@ from graph.calibrating import calibration_of
 from graph.record import RunRecord
 from graph.registry import registered
 from graph.state import Deps, LoopState
-from graph.versions import Results, Seeds, Version, evaluations, failure_of, proxy_scores, seeds_of
+from graph.versions import Seeds, Version, evaluations, failure_of, proxy_scores, seeds_of, stalled
 from trainer.gate import Arm, GateInput, GateReport, VersionSpread, judge
 from trainer.gate_certify import provisional
 from trainer.types import Finding, Harness, HealthReport
@@ -92,7 +92,7 @@ def _arm(deps: Deps, version: str, seeds: Seeds, harness: Harness) -> Arm:
         validation=evaluations(deps.record, version, seeds, "validation"),
         gate=evaluations(deps.record, version, seeds, "gate"),
         proxy=proxy_scores(deps, version, seeds, harness),
-        stalled=all(r.early_stop == "no_signal" for r in deps.record.load(version, "training", Results).results),
+        stalled=stalled(deps.record, version),
     )
 
 

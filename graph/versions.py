@@ -184,6 +184,11 @@ def results_of(deps: Deps, version: str) -> Results:
     return deps.record.load(version, "training", Results)
 
 
+def stalled(record: RunRecord, version: str) -> bool:
+    """Whether all its trainings ended for want of a learning signal."""
+    return all(r.early_stop == "no_signal" for r in record.load(version, "training", Results).results)
+
+
 def add_costs(costs: Sequence[Cost]) -> Cost:
     """Sums, and the largest peak."""
     return Cost(

@@ -94,11 +94,7 @@ def past_spreads(inp: GateInput) -> list[Spread]:
     latest = {s.version: s for s in inp.pool if s.protocol_hash == here}
     # An arm of one seed says nothing of its own spread: what the pool knows of that version then counts.
     own = [arm.version for arm in (inp.parent, inp.candidate) if len(arm.validation) > 1]
-    past = [
-        Spread(s.variance, s.df, s.r)
-        for s in latest.values()
-        if s.df > 0 and s.variance > 0 and s.version not in own  # no variance at all: seeds that were one policy
-    ]
+    past = [Spread(s.variance, s.df, s.r) for s in latest.values() if s.df > 0 and s.version not in own]
     stored = inp.calibration
     if stored and stored.df > 0 and stored.protocol_hash == here:
         past.append(Spread(stored.variance, min(stored.df, CALIBRATION_DF), stored.r))
@@ -111,7 +107,7 @@ def version_spread(arm: Arm, version: Moments) -> VersionSpread:
         version=arm.version,
         protocol_hash=arm.validation[0].protocol_hash,
         variance=spread.variance,
-        df=version.n - 1,
+        df=int(spread.df),
         n_tasks=len(version.task_means),
         r=spread.noise,
     )
