@@ -16,7 +16,7 @@ from trainer.types import Diagnostic, HealthReport
 def seen_rows(record: RunRecord) -> tuple[Seen, ...]:
     """One row per gap, in the order in which they were met."""
     every = upgrades(record)
-    retired = {name: version for version, found in every for name in found.retired}
+    retired = {name: version for version, found in every for name in (*found.retired, *found.folded)}
     return tuple(_row(record, version, found, retired) for version, found in every if found.gap)
 
 

@@ -76,8 +76,10 @@ def discover(
     if low < LEAST:
         return None, found.model_copy(update={"reasons": (too_weak(found),)})
     probe = _diagnostic(name_of(rule, kind, taken), kind, gap, rule, named)
-    if twin := next((d.name for d in taken.values() if (d.kind, d.metric) == (kind, probe.metric)), ""):
-        return None, found.model_copy(update={"reasons": (f"it is there already, as {twin}",)})
+    same = name_of(rule, kind)
+    # What may block is another check with another line; a habit that is told by the same features is the same habit.
+    if same in taken and (kind == "pathology" or taken[same].metric == probe.metric):
+        return None, found.model_copy(update={"reasons": (f"it is there already, as {same}",)})
     return checked(probe, found, sources, by_failures=covered is not None)
 
 

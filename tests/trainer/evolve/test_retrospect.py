@@ -68,7 +68,12 @@ def test_an_exploit_that_no_outcome_shows_becomes_a_validity_check(tmp_path: Pat
     assert taken.reasons == (f"it is there already, as {diagnostic.name}",)
     other = diagnostic.model_copy(update={"metric": "SELECT 1"})
     numbered, _ = discover("validity", "again", [*sound, bad], taken={diagnostic.name: other})
-    assert numbered is not None and numbered.name == f"{diagnostic.name}_2", "another rule on the same features"
+    assert numbered is not None and numbered.name == f"{diagnostic.name}_2", "another line on the same features"
+    habit = Diagnostic(**{**dict(other), "name": diagnostic.name.replace("exploit_", "evolved_"), "kind": "pathology"})
+    beside, _ = discover("validity", "the reward rose", [*sound, bad], taken={habit.name: habit})
+    assert beside == diagnostic, "a pathology on the same features is no check that may block"
+    _, found = discover("pathology", "again", [*sound, bad], taken={habit.name: habit})
+    assert found.reasons == (f"it is there already, as {habit.name}",)
 
 
 def test_versions_that_do_not_differ_register_nothing(tmp_path: Path) -> None:
