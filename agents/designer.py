@@ -188,6 +188,7 @@ def _intervention(
         success=f"{prediction.metric} {direction} by at least {prediction.min_effect:g} and the gate promotes on validation",
         rollback=rollback(inp.recipe, chosen.edit),
         rule=chosen.rule,
+        bottleneck=chosen.tier,
         skills=_cited(chosen, inp),
         dropped=dropped,
     )

@@ -58,6 +58,7 @@ def diagnose(inp: DiagnoseInput, rules: Rules) -> Diagnosis:
         findings=evidence or tuple(report.findings),
         hypothesis=_statement(key, evidence, facts, rules),
         alternatives=tuple(others),
+        ties=tuple(s.key for s in roots[1:] if _tied(s, roots[0])),
         signature=signature(inp.domain, key, report.findings),
         scores=report.scores,
     )
@@ -109,6 +110,11 @@ def _order(suspect: Suspect, procedure: Sequence[Layer], rules: Rules) -> tuple[
     layer = procedure.index(suspect.layer) if suspect.layer in procedure else len(procedure)
     place = keys.index(suspect.key) if suspect.key in keys else len(keys)
     return -SEVERITY_RANK[suspect.severity], not suspect.validity, layer, place, suspect.key
+
+
+def _tied(other: Suspect, first: Suspect) -> bool:
+    same = (other.severity, other.validity) == (first.severity, first.validity)
+    return same and other.layer != first.layer
 
 
 def _healthy(facts: Facts, rules: Rules) -> str:

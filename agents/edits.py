@@ -20,6 +20,7 @@ from trainer.types import (
     Recipe,
     RewardTerm,
     SetOption,
+    SetProcedure,
     SetWeight,
 )
 
@@ -63,7 +64,7 @@ def apply_change(recipe: Recipe, change: Change) -> Recipe:
             tree["reward"]["weights"] = {**tree["reward"]["weights"], name: weight}
         case PutTerm(term=term, weight=weight):
             tree["reward"]["weights"] = {**tree["reward"]["weights"], term.name: weight}
-        case PutDiagnostic() | DropDiagnostic():
+        case PutDiagnostic() | DropDiagnostic() | SetProcedure():
             pass
     try:
         return Recipe.model_validate(tree)
@@ -93,6 +94,8 @@ def value_text(change: Change) -> str:
             value = diagnostic.model_dump()
         case DropDiagnostic():
             value = None
+        case SetProcedure(order=order):
+            value = list(order)
     return json.dumps(value, sort_keys=True)
 
 
@@ -107,6 +110,8 @@ def value_words(change: Change) -> str:
             return f"warn {show(diagnostic.warn)}, critical {show(diagnostic.critical)}"
         case DropDiagnostic():
             return "none"
+        case SetProcedure(order=order):
+            return ", ".join(order)
 
 
 def is_noop(recipe: Recipe, terms: Sequence[str], change: Change) -> bool:
@@ -131,6 +136,8 @@ def rollback(recipe: Recipe, edit: HarnessEdit) -> str:
             return f"remove diagnostics/{diagnostic.name}.toml; no training depends on it"
         case DropDiagnostic(name=name):
             return f"restore diagnostics/{name}.toml; no training depends on it"
+        case SetProcedure():
+            return "restore procedure.toml; no training depends on it"
 
 
 def failed_before(cases: Sequence[Case], signature: str, change: HarnessEdit) -> Case | None:

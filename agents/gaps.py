@@ -1,6 +1,8 @@
 """Diagnostic gaps: where what the harness measures does not suffice, does not explain, or contradicts itself.
 
-Lines: a gap of behaviour is open where at least FAILING of the late rollouts fail and no finding points to UNCOVERED of those.
+Lines: a gap of behaviour is open where at least FAILING of the late rollouts fail and no finding points to UNCOVERED of those; one of
+the signal where findings call for opposite cures, or where the procedure alone put one bottleneck before another that is as
+severe, and IN_VAIN trainings worked on it in vain.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from agents.types import Gap, GapInput
 
 FAILING = 0.1
 UNCOVERED = 0.5
+IN_VAIN = 2
 CONTRADICTIONS: Sequence[tuple[str, str, str]] = (
     (
         "dead_groups_all_fail",
@@ -52,6 +55,15 @@ def _signal(inp: GapInput) -> Iterator[Gap]:
                 key=f"signal_ambiguous:{inp.report.version}:{one}:{other}",
                 why=f"{one} and {other} are both raised: {why}",
             )
+    found = inp.diagnosis
+    if found and found.ties and inp.in_vain >= IN_VAIN:
+        first, *_ = found.ties
+        yield Gap(
+            kind="signal_ambiguous",
+            key=f"signal_ambiguous:{inp.report.version}:{found.bottleneck}:{first}",
+            why=f"{found.bottleneck} and {first} are as severe, only the order of diagnosis put the first before the other, and "
+            f"{inp.in_vain} trainings worked on it in vain",
+        )
 
 
 def _behaviour(inp: GapInput) -> Iterator[Gap]:

@@ -52,6 +52,10 @@ class Diagnosis(Record):
     hypothesis: str
     alternatives: tuple[str, ...] = ()
     """``key: why not first``, best first; the key before the colon is a bottleneck of the playbook."""
+    ties: tuple[str, ...] = ()
+    """Other bottlenecks as severe as this one, at layers that the procedure looks at later: its order alone decided."""
+    otherwise: str = ""
+    """What the procedure that the run began with would have named, where that is another bottleneck."""
     signature: str
     scores: Mapping[str, float] = Field(default_factory=dict)
     """The report's scores, so that the designer's preconditions can name them."""
@@ -80,6 +84,8 @@ class Intervention(Record):
     """How it is undone, one line."""
     rule: str
     """Which playbook rule (or skill) proposed it."""
+    bottleneck: str = ""
+    """What it addresses: the diagnosis' own, or one that ranked behind it."""
     skills: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()
 
@@ -175,6 +181,9 @@ class GapInput(Record):
 
     report: HealthReport
     versions: tuple[Judged, ...]
+    diagnosis: Diagnosis | None = None
+    in_vain: int = 0
+    """Trainings since the last step that worked on the diagnosed bottleneck, and brought none."""
     failing: float = 0.0
     uncovered: float = 0.0
     closed: tuple[str, ...] = ()

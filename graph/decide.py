@@ -14,13 +14,11 @@ from agents.checklist import open_questions
 from agents.types import (
     BacktestInput,
     BacktestReport,
-    Case,
     Check,
     CurateInput,
     CurateOutput,
     Decision,
     DesignInput,
-    DiagnoseInput,
     Diagnosis,
     Dropped,
     Intervention,
@@ -32,10 +30,10 @@ from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.memory import remembered
 from graph.notes import notes_of
 from graph.planning import too_late
-from graph.registry import UPGRADE, Upgrade
+from graph.registry import UPGRADE, Upgrade, procedure_of
+from graph.situations import cases_of, diagnose_input
 from graph.state import Deps
 from graph.track import track_record
-from graph.upgrading import seen
 from graph.versions import Version, realised
 from trainer.gate import GateReport
 from trainer.types import HealthReport, Record
@@ -104,14 +102,6 @@ def rationale(output: Record | None) -> str:
     return "no untried idea is left for this situation"
 
 
-def cases_of(deps: Deps, candidate: str) -> tuple[Case, ...]:
-    """What was known before this candidate: one that is done again after a repair must not learn from itself, and what
-    was refused for lack of time counts until there is more of it."""
-    known = (e for e in deps.record.entries("cases") if str(e["version"]) < candidate)
-    cases = (Case.model_validate({k: v for k, v in entry.items() if k != "key"}) for entry in known)
-    return tuple(case for case in cases if case.minutes is None or case.minutes >= deps.config.run.minutes)
-
-
 def skill_refs(deps: Deps) -> tuple[SkillRef, ...]:
     return tuple(_ref(skill) for skill in deps.skills.list())
 
@@ -133,24 +123,20 @@ def _ref(skill: Skill) -> SkillRef:
 
 
 def diagnose(deps: Deps, candidate: str, tip: str) -> Diagnosis:
+    """One bottleneck of the tip, and what the run's first procedure would have named instead."""
     version = deps.record.load(tip, "version", Version)
-    harness = deps.harness.load(version.harness_commit)
-    report = deps.record.load(tip, "health", HealthReport)
-    parent = version.parent if deps.record.saved(version.parent, "health") else None
-    inp = DiagnoseInput(
-        domain=deps.config.run.domain,
-        report=seen(deps, report, candidate),
-        recipe=harness.recipe,
-        procedure=harness.procedure,
-        parent_report=deps.record.load(parent, "health", HealthReport) if parent else None,
-        cases=cases_of(deps, candidate),
-    )
+    inp = diagnose_input(deps, candidate, tip)
+
+    def call() -> Diagnosis:
+        found = deps.specialists.diagnose(inp)
+        if not procedure_of(deps.record, candidate):
+            return found
+        first = deps.harness.load(version.harness_commit).procedure
+        before = deps.specialists.diagnose(inp.model_copy(update={"procedure": first})).bottleneck
+        return found.model_copy(update={"otherwise": before if before != found.bottleneck else ""})
+
     inputs = {"health": f"versions/{tip}/health.json", "harness": version.harness_commit}
-    return _given(
-        _decide(
-            deps, candidate, "diagnostician", "diagnosis", Diagnosis, inputs, lambda: deps.specialists.diagnose(inp)
-        )
-    )
+    return _given(_decide(deps, candidate, "diagnostician", "diagnosis", Diagnosis, inputs, call))
 
 
 def upgrade(deps: Deps, candidate: str, tip: str) -> Upgrade:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 
 from agents.edits import failures_in_a_row
-from graph.decide import cases_of
 from graph.record import RunRecord, read_record
+from graph.situations import cases_of
 from graph.state import Deps
 from graph.versions import eval_file, eval_spec, evaluations, suites_of
 from trainer.evaluation import protocol_hash

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from agents.procedure import Reordered
 from agents.types import Gap
 from graph.record import RunRecord
 from trainer.evolve.types import Retrospect
-from trainer.types import Diagnostic, Record
+from trainer.types import Diagnostic, Layer, Record
 
 UPGRADE = "upgrade"
 END = "w"
@@ -17,7 +18,7 @@ END = "w"
 class Upgrade(Record):
     """What was open before a version was designed, and what came of it. ``harness_commit`` is what it was added to;
     ``retired`` are diagnostics that had blocked too often what the gate scorer confirmed, ``folded`` those that ``diagnostic``
-    takes the place of."""
+    takes the place of; ``procedure`` is another order of diagnosis and what its replay says."""
 
     gap: Gap | None = None
     diagnostic: Diagnostic | None = None
@@ -25,19 +26,30 @@ class Upgrade(Record):
     harness_commit: str = ""
     retired: tuple[str, ...] = ()
     folded: tuple[str, ...] = ()
+    procedure: Reordered | None = None
 
     @property
     def line(self) -> str:
         """What a person is told; empty where nothing was open."""
-        gap, r, d = self.gap, self.retrospect, self.diagnostic
+        gap, r, d, p = self.gap, self.retrospect, self.diagnostic, self.procedure
         if not gap:
             return ""
+        if p:
+            return f"{gap.why}; {_line_of(p)}"
         if not r:
             return f"{gap.why}; noted, no new metric follows from that"
         if not d:
             return f"{gap.why}; nothing registered: {'; '.join(r.reasons)}"
         held = f"separates held-out tasks by {r.held_out:.2f} ({r.low:.2f} to {r.high:.2f})"
         return f"{gap.why}; registered {d.name}: {r.rule}; {held}, warn {d.warn:.2f}, critical {d.critical:.2f}"
+
+
+def _line_of(p: Reordered) -> str:
+    if p.reasons:
+        return f"the order of diagnosis stays: {'; '.join(p.reasons)}"
+    other = f"it names something else before {', '.join(p.elsewhere)}, which brought no step"
+    same = f", and the same before {', '.join(p.kept)}, which did" if p.kept else ""
+    return f"the order of diagnosis is now {', '.join(p.order)}: {other}{same}"
 
 
 def upgrades(record: RunRecord) -> Sequence[tuple[str, Upgrade]]:
@@ -62,3 +74,11 @@ def registered(record: RunRecord, version: str) -> Mapping[str, Diagnostic]:
         if upgrade.diagnostic:
             found[upgrade.diagnostic.name] = upgrade.diagnostic
     return found
+
+
+def procedure_of(record: RunRecord, version: str) -> tuple[Layer, ...]:
+    """The order of diagnosis that the run adopted before this version was designed; empty where it adopted none."""
+    adopted = [
+        u.procedure.order for name, u in upgrades(record) if name <= version and u.procedure and not u.procedure.reasons
+    ]
+    return adopted[-1] if adopted else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agents.procedure import Reordered
 from agents.types import Diagnosis
 from graph.record import RunRecord
 from graph.registry import Upgrade, upgrades
@@ -23,6 +24,8 @@ def seen_rows(record: RunRecord) -> tuple[Seen, ...]:
 def _row(record: RunRecord, version: str, found: Upgrade, retired: dict[str, str]) -> Seen:
     r, d = found.retrospect, found.diagnostic
     row = Seen(version=version, gap=found.gap.why if found.gap else "")
+    if found.procedure:
+        return _order_row(record, row, found.procedure)
     if r is None:
         return row
     tasks = Estimate(mean=r.held_out, ci_low=r.low, ci_high=r.high) if r.rule else None
@@ -55,6 +58,18 @@ def _row(record: RunRecord, version: str, found: Upgrade, retired: dict[str, str
             "retired": retired.get(d.name, ""),
         }
     )
+
+
+def _order_row(record: RunRecord, row: Seen, p: Reordered) -> Seen:
+    rule = "" if p.reasons else ", ".join(p.order)
+    diagnosed = sorted(path.parent.name for path in (record.root / "versions").glob("v*/diagnosis.json"))
+    other = [v for v in diagnosed if v > row.version and record.load(v, "diagnosis", Diagnosis).otherwise]
+    changed = {
+        "rule": rule, "name": "" if p.reasons else "order of diagnosis", "kind": "procedure", "named": tuple(other),
+        "why_not": p.reasons, "labels": tuple(f"{v}: brought a step, still named" for v in p.kept)
+        + tuple(f"{v}: brought no step, something else would have been named" for v in p.elsewhere),
+    }  # fmt: skip
+    return row.model_copy(update=changed)
 
 
 def _raised(record: RunRecord, version: str, d: Diagnostic) -> bool:

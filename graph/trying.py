@@ -15,8 +15,8 @@ from graph.bases import make_start
 from graph.harnessing import Proposal
 from graph.planning import plan
 from graph.record import RunRecord
+from graph.situations import source_of
 from graph.state import Deps
-from graph.upgrading import source_of
 from graph.versions import Version, add_costs, train_spec
 from trainer.evolve.labels import Connection, Source, open_version
 from trainer.sql import select

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
+from agents.edits import is_failed
 from agents.facts import SEVERITY_RANK
 from agents.gaps import gaps
-from agents.types import Gap, GapInput, Judged
+from agents.types import Diagnosis, Gap, GapInput, Judged
 from graph.record import RunRecord
-from graph.registry import UPGRADE, Upgrade, ever, registered, upgrades
+from graph.registry import UPGRADE, Upgrade, registered, upgrades
+from graph.reordering import UNTRAINED, reorder, worked_on
+from graph.situations import cases_of, seen, source_of
 from graph.state import Deps
-from graph.versions import BASELINE, Version, results_of
+from graph.versions import BASELINE, Version
 from trainer.evolve.labels import Source
 from trainer.evolve.types import Retrospect
 from trainer.gate_types import GateReport
-from trainer.types import Diagnostic, DropDiagnostic, Finding, HarnessEdit, HealthReport, PutDiagnostic
+from trainer.types import DropDiagnostic, HarnessEdit, HealthReport, PutDiagnostic, SetProcedure
 
 MOST = 4
 """Metrics of behaviour that a run has at a time: a harness that only grows is not read any more."""
@@ -39,42 +43,31 @@ def enter(deps: Deps, candidate: str, found: Upgrade) -> None:
             why = f"{found.diagnostic.name} points to what it points to."
             change = HarnessEdit(change=DropDiagnostic(name=name))
             _merge(deps, candidate, found.harness_commit, change, f"fold: {name}", why, {})
+    elif found.procedure and not found.procedure.reasons and found.gap:
+        change = HarnessEdit(change=SetProcedure(order=found.procedure.order))
+        _merge(
+            deps,
+            candidate,
+            found.harness_commit,
+            change,
+            f"reorder: {', '.join(found.procedure.order)}",
+            found.line,
+            {},
+        )
+    elif found.procedure and found.gap:
+        entry = {
+            "version": candidate,
+            "factor": "procedure",
+            "value": ", ".join(found.procedure.order),
+            "reason": found.line,
+        }
+        deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
     elif found.gap and found.retrospect:
         entry = {
             "version": candidate, "factor": "diagnostics", "value": found.retrospect.rule,
             "reason": f"{found.gap.why}; not registered: {'; '.join(found.retrospect.reasons)}",
         }  # fmt: skip
         deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
-
-
-def seen(deps: Deps, report: HealthReport, version: str) -> HealthReport:
-    """The report with what was registered since, and without what was retired, as it stands when ``version`` is designed."""
-    now = registered(deps.record, version)
-    gone = ever(deps.record) - now.keys()
-    kept = tuple(f for f in report.findings if f.diagnostic not in gone)
-    known = {f.diagnostic for f in kept}
-    later = [d for name, d in now.items() if name not in known]
-    added = read(deps, report.version, later) if later else ()
-    return report.model_copy(update={"findings": (*kept, *added)})
-
-
-def read(deps: Deps, version: str, diagnostics: Sequence[Diagnostic]) -> Sequence[Finding]:
-    """Findings of SQL diagnostics over a trained version's rollouts; none where those were pruned."""
-    from trainer.diagnose import run_diagnostic
-    from trainer.evolve.labels import open_version
-
-    source = source_of(deps, version, bad=False, why="")
-    if not source:
-        return ()
-    with open_version(source) as con:
-        return tuple(run_diagnostic(con, d) for d in diagnostics)
-
-
-def source_of(deps: Deps, version: str, *, bad: bool, why: str) -> Source | None:
-    """A version's rollouts as evidence, or None where they are no longer there."""
-    found = [r.rollouts_dir for r in results_of(deps, version).results if r.rollouts_dir]
-    there = tuple(folder for folder in found if any(folder.glob("*.parquet")))
-    return Source(version=version, rollouts=there, bad=bad, why=why) if there and len(there) == len(found) else None
 
 
 def judged(record: RunRecord, version: str) -> Judged:
@@ -107,6 +100,8 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
         GapInput(
             report=report,
             versions=tuple(known),
+            diagnosis=record.load(candidate, "diagnosis", Diagnosis) if record.saved(candidate, "diagnosis") else None,
+            in_vain=_in_vain(deps, candidate),
             failing=failing,
             uncovered=uncovered,
             closed=closed,
@@ -119,6 +114,15 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
     return _searched(deps, candidate, tip, open_gaps[0], known, covered).model_copy(
         update={"retired": retired, "harness_commit": deps.harness.head()}
     )
+
+
+def _in_vain(deps: Deps, candidate: str) -> int:
+    """Trainings since the last step that worked on the bottleneck of the coming version's diagnosis."""
+    if not deps.record.saved(candidate, "diagnosis"):
+        return 0
+    key = deps.record.load(candidate, "diagnosis", Diagnosis).bottleneck
+    since = takewhile(is_failed, reversed(cases_of(deps, candidate)))
+    return sum(worked_on(deps, case) == key for case in since if case.verdict not in UNTRAINED)
 
 
 def false_blocks(record: RunRecord, before: str) -> Mapping[str, int]:
@@ -142,9 +146,9 @@ def _searched(
 ) -> Upgrade:
     from trainer.evolve.retrospect import discover
 
-    if gap.kind == "signal_ambiguous":
-        return Upgrade(gap=gap)
     head = deps.harness.head()
+    if gap.kind == "signal_ambiguous":
+        return Upgrade(gap=gap, procedure=reorder(deps, candidate, tip), harness_commit=head)
     before = {u.diagnostic.name: u.diagnostic for _, u in upgrades(deps.record) if u.diagnostic}
     taken = {**before, **deps.harness.load(head).diagnostics}
     if gap.kind == "score_insufficient":

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trainer.types import DropDiagnostic, HarnessEdit, InputError, PutDiagnostic, PutTerm, SetOption, SetWeight
+from trainer.types import (
+    DropDiagnostic,
+    HarnessEdit,
+    InputError,
+    PutDiagnostic,
+    PutTerm,
+    SetOption,
+    SetProcedure,
+    SetWeight,
+)
 
 TRAILERS = (
     "Version", "Parent-Version", "Factor", "Agent", "Model", "Evidence", "Skill", "Expected-Effect",
@@ -46,7 +55,7 @@ def subject_prefix(edit: HarnessEdit) -> str:
             return "tune(filter)" if path.startswith("algorithm.filter_groups.") else f"tune({path.split('.')[0]})"
         case SetWeight() | PutTerm():
             return "reward"
-        case PutDiagnostic() | DropDiagnostic():
+        case PutDiagnostic() | DropDiagnostic() | SetProcedure():
             return "diag"
 
 

@@ -27,7 +27,7 @@ from trainer.gitio import Git, GitError, Hold, check_clean, commit_tree, exclusi
 from trainer.harness_build import build
 from trainer.harness_files import apply_edit, diff_factors, parse_harness
 from trainer.harness_refs import BRANCHES, MAIN, SEARCH, branch_of, merge_of, pointing, proposal, tree_to_promote
-from trainer.types import DropDiagnostic, Harness, HarnessEdit, InputError, PutDiagnostic, Record
+from trainer.types import DropDiagnostic, Harness, HarnessEdit, InputError, PutDiagnostic, Record, SetProcedure
 
 RETIRED = ("rejected", "undecided", "invalid", "unconfirmed", "no_information", "provisional", "refused", "failed")
 _MAIN_MOVES = "promote: main moves"
@@ -167,7 +167,7 @@ class HarnessRepo:
         key = "\0".join([version, parent, slug, edit.model_dump_json()])
         edit_id = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:16]
         text = message(subject, body, {**trailers, "Version": version, "Factor": edit.factor, "Edit-Id": edit_id})
-        kind = "diag" if isinstance(edit.change, PutDiagnostic | DropDiagnostic) else "cand"
+        kind = "diag" if isinstance(edit.change, PutDiagnostic | DropDiagnostic | SetProcedure) else "cand"
         branch = f"refs/heads/{kind}/{slug}"
         before = self.files(parent)
         after = apply_edit(before, edit)

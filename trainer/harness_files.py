@@ -31,6 +31,7 @@ from trainer.types import (
     Record,
     RewardTerm,
     SetOption,
+    SetProcedure,
     SetWeight,
     flatten,
 )
@@ -263,12 +264,19 @@ def apply_edit(files: Mapping[str, str], edit: HarnessEdit) -> Mapping[str, str]
             after = {**files, _part_path("diagnostics", diagnostic.name): dump_diagnostic(diagnostic)}
         case DropDiagnostic(name=name):
             after = {path: text for path, text in files.items() if path != _part_path("diagnostics", name)}
+        case SetProcedure(order=order):
+            after = {**files, PROCEDURE: _with_order(files[PROCEDURE], order)}
     actual = diff_factors(before, parse_harness(after, ""))
     if actual != (edit.factor,):
         raise InputError(
             f"edit: declares {edit.factor} but changes {', '.join(actual) or 'nothing'}; change one factor"
         )
     return after
+
+
+def _with_order(text: str, order: Sequence[Layer]) -> str:
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    return "\n".join([*comments, f"order = {_toml(list(order))}"]) + "\n"
 
 
 def _part_path(folder: Literal["reward", "diagnostics"], name: str) -> str:

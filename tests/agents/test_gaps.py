@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from agents.gaps import FAILING, UNCOVERED, gaps
+from agents.diagnostician import diagnose
+from agents.gaps import FAILING, IN_VAIN, UNCOVERED, gaps
+from agents.rules import load_rules
 from agents.types import GapInput, Judged
-from tests.agents.situations import finding
+from tests.agents.situations import finding, situation
 from trainer.types import Finding, HealthReport
 
 
@@ -43,3 +45,15 @@ def test_what_an_upgrade_was_tried_for_stays_closed_and_reward_comes_first() -> 
     assert [g.kind for g in gaps(closed)] == ["behaviour_unexplained"]
     later = closed.model_copy(update={"versions": (*inp.versions, Judged(version="v0003", state="invalid"))})
     assert gaps(later)[0].key == "score_insufficient:v0001,v0003", "there is more evidence now"
+
+
+def test_a_tie_that_only_the_procedure_broke_is_a_gap_once_work_on_it_was_in_vain() -> None:
+    both = finding("dead_groups_all_pass", "warn", 0.3), finding("truncation", "warn", 0.3, layer="behaviour")
+    tied = diagnose(situation(*both), load_rules())
+    assert tied.ties == ("truncation",)
+    (gap,) = gaps(asked(*both, diagnosis=tied, in_vain=IN_VAIN))
+    assert (gap.kind, gap.key) == ("signal_ambiguous", "signal_ambiguous:v0002:dead_groups_all_pass:truncation")
+    assert gaps(asked(*both, diagnosis=tied, in_vain=IN_VAIN - 1)) == ()
+    worse = finding("dead_groups_all_pass", "critical", 0.9)
+    clear = diagnose(situation(worse, both[1]), load_rules())
+    assert clear.ties == () and gaps(asked(worse, both[1], diagnosis=clear, in_vain=9)) == ()

@@ -204,7 +204,8 @@ def test_what_was_refused_for_lack_of_time_is_untried_where_there_is_more_of_it(
     mixed: tuple[Path, str], tmp_path: Path
 ) -> None:
     from agents.playbook import Playbook
-    from graph.decide import backtest, cases_of, curate
+    from graph.decide import backtest, curate
+    from graph.situations import cases_of
 
     run = copy_run(mixed[0], tmp_path / "run")
     shutil.rmtree(run / FOLDER / "worked-0.8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +18,10 @@ from graph.integrity.check import check_run
 from graph.record import RunRecord
 from graph.registry import UPGRADE, Upgrade, registered
 from graph.seen import seen_rows
+from graph.situations import seen
 from graph.state import Deps
 from graph.versions import BASELINE, health_of
+from tests.agents.situations import finding
 from tests.graph.test_bases import services
 from tests.runs import Runner
 from tests.trainer.gate_arms import BETTER, judged
@@ -184,9 +187,9 @@ def test_a_lost_upgrade_is_restored_from_its_decision(broken: Callable[[], Path]
 def test_a_retired_diagnostic_steers_nothing(broken: Callable[[], Path]) -> None:
     deps = with_upgrade(broken(), "v0001")
     report = health_of(deps, "v0001", BASELINE)
-    assert "evolved_loud" in {f.diagnostic for f in upgrading.seen(deps, report, "v0002").findings}
+    assert "evolved_loud" in {f.diagnostic for f in seen(deps, report, "v0002").findings}
     deps.record.save("v0003", UPGRADE, Upgrade(retired=("evolved_loud",), harness_commit=deps.harness.head()))
-    assert "evolved_loud" not in {f.diagnostic for f in upgrading.seen(deps, report, "v0003").findings}
+    assert "evolved_loud" not in {f.diagnostic for f in seen(deps, report, "v0003").findings}
     upgrade(deps, "v0003", BASELINE)  # it is not in this harness: nothing to drop, and no reason to stop
 
 
@@ -217,3 +220,44 @@ def test_metrics_that_point_to_the_same_are_folded_into_one_and_dropped(
     assert "both point to 100% of what either points to" in done[0].line
     assert upgrade(deps, "v0005", BASELINE).gap is None
     assert check_run(run).sound
+
+
+def test_an_order_that_was_worked_through_in_vain_is_changed_on_a_branch_and_says_what_it_changed(
+    broken: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.gaps.FAILING", 2.0)
+    monkeypatch.setattr("agents.gaps.IN_VAIN", 1)  # the run has trained one candidate
+    monkeypatch.setattr("agents.procedure.BETTER", 1)
+    deps = services(broken())
+    signal, behaviour = finding("dead_groups_all_pass", "warn"), finding("truncation", "warn", layer="behaviour")
+    rewrite(
+        deps.record.root / "versions" / BASELINE / "health.json", findings=[signal.model_dump(), behaviour.model_dump()]
+    )
+    trained = [e["version"] for e in deps.record.verdicts() if e["gate"]]
+    kept = [dict(e, verdict="rejected") for e in deps.record.entries("cases") if e["version"] in trained]
+    (deps.record.root / "record" / "cases.jsonl").write_text("".join(json.dumps(e) + "\n" for e in kept))
+    for version in trained:
+        rewrite(deps.record.root / "versions" / version / "intervention.json", bottleneck=signal.diagnostic)
+        rewrite(deps.record.root / "versions" / version / "version.json", parent=BASELINE)
+    deps = services(deps.record.root)
+    first = diagnose(deps, "v0007", BASELINE)
+    assert (first.bottleneck, first.ties, first.otherwise) == ("dead_groups_all_pass", ("truncation",), "")
+    done = [upgrade(deps, "v0007", BASELINE) for _ in range(2)]  # as after a kill
+    found = done[0].procedure
+    assert done[0] == done[1] and found is not None and found.reasons == ()
+    assert found.order == ("score", "behaviour", "signal", "version") and found.elsewhere == tuple(trained)
+    assert deps.harness.load(deps.harness.head()).procedure == found.order
+    assert (
+        git(deps, "log", "--first-parent", "-1", "--format=%s", "main") == "reorder: score, behaviour, signal, version"
+    )
+    assert "the order of diagnosis is now score, behaviour, signal, version" in done[0].line
+    later = diagnose(deps, "v0008", BASELINE)
+    assert (later.bottleneck, later.otherwise) == ("truncation", "dead_groups_all_pass")
+    row = seen_rows(deps.record)[-1]
+    assert (row.kind, row.rule, row.named) == ("procedure", "score, behaviour, signal, version", ("v0008",))
+    again = upgrade(deps, "v0008", BASELINE)
+    assert again.procedure is None, "the same tie is not weighed twice"
+
+
+def rewrite(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))

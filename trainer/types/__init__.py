@@ -18,6 +18,7 @@ from trainer.types.harness import (
     PutTerm,
     RewardTerm,
     SetOption,
+    SetProcedure,
     SetWeight,
 )
 from trainer.types.jobs import Cost, EarlyStop, StepProgress, Trainer, TrainJob, TrainResult, TrainSpec, TrainStatus
@@ -89,6 +90,7 @@ __all__ = [
     "RewardTerm",
     "RolloutRecipe",
     "SetOption",
+    "SetProcedure",
     "SetWeight",
     "Severity",
     "StepProgress",

@@ -101,12 +101,21 @@ class DropDiagnostic(Record):
     name: str
 
 
-Change = Annotated[SetOption | SetWeight | PutTerm | PutDiagnostic | DropDiagnostic, Field(discriminator="kind")]
+class SetProcedure(Record):
+    """The order in which the diagnostician looks at the layers of evidence; changes no training."""
+
+    kind: Literal["procedure"] = "procedure"
+    order: tuple[Layer, ...]
+
+
+Change = Annotated[
+    SetOption | SetWeight | PutTerm | PutDiagnostic | DropDiagnostic | SetProcedure, Field(discriminator="kind")
+]
 
 
 class HarnessEdit(Record):
     """One change of the harness. ``factor`` is derived: ``optim.lr``, ``reward.weights.brevity``,
-    ``reward.term.brevity``, ``diagnostics.dead_groups``; the declared factor must equal the diff."""
+    ``reward.term.brevity``, ``diagnostics.dead_groups``, ``procedure``; the declared factor must equal the diff."""
 
     change: Change
 
@@ -124,6 +133,8 @@ class HarnessEdit(Record):
                 return f"diagnostics.{c.diagnostic.name}"
             case DropDiagnostic():
                 return f"diagnostics.{c.name}"
+            case SetProcedure():
+                return "procedure"
 
 
 class Harness(Record):
