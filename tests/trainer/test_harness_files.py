@@ -30,14 +30,12 @@ from trainer.types import (
     Diagnostic,
     HarnessEdit,
     InputError,
-    Layer,
     PutDiagnostic,
     PutTerm,
     Recipe,
     RewardRecipe,
     RewardTerm,
     SetOption,
-    SetProcedure,
     SetWeight,
 )
 from trainer.validation import one_line
@@ -170,18 +168,6 @@ def test_a_weight_of_zero_is_no_weight() -> None:
     base = parse_harness(SEED, "")
     zero = parse_harness(set_options(SEED, {"reward.weights.brevity": 0.0}), "")
     assert diff_factors(base, zero) == ()
-
-
-def test_an_edit_of_the_procedure_keeps_its_comments_and_is_one_factor() -> None:
-    order: tuple[Layer, ...] = ("behaviour", "score", "signal", "version")
-    files = {**SEED, "procedure.toml": "# why\n" + SEED["procedure.toml"]}
-    after = apply_edit(files, HarnessEdit(change=SetProcedure(order=order)))
-    assert parse_harness(after, "").procedure == order
-    assert after["procedure.toml"].startswith("# why\norder = [")
-    assert diff_factors(parse_harness(files, ""), parse_harness(after, "")) == ("procedure",)
-    for bad in (order[:1] * 4, parse_harness(SEED, "").procedure):
-        with pytest.raises(InputError, match=r"occurs twice|changes nothing"):
-            apply_edit(files, HarnessEdit(change=SetProcedure(order=bad)))
 
 
 def test_removed_files_and_the_procedure_are_factors() -> None:
