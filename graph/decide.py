@@ -30,7 +30,7 @@ from graph.harnessing import Proposal, commit_candidate, replay_candidate
 from graph.memory import remembered
 from graph.notes import notes_of
 from graph.planning import too_late
-from graph.registry import UPGRADE, Upgrade, procedure_of
+from graph.registry import UPGRADE, Upgrade, orders
 from graph.situations import cases_of, diagnose_input
 from graph.state import Deps
 from graph.track import track_record
@@ -128,11 +128,10 @@ def diagnose(deps: Deps, candidate: str, tip: str) -> Diagnosis:
     inp = diagnose_input(deps, candidate, tip)
 
     def call() -> Diagnosis:
-        found = deps.specialists.diagnose(inp)
-        if not procedure_of(deps.record, candidate):
+        found, adopted = deps.specialists.diagnose(inp), orders(deps.record, candidate)
+        if not adopted:
             return found
-        first = deps.harness.load(version.harness_commit).procedure
-        before = deps.specialists.diagnose(inp.model_copy(update={"procedure": first})).bottleneck
+        before = deps.specialists.diagnose(inp.model_copy(update={"procedure": adopted[0].before})).bottleneck
         return found.model_copy(update={"otherwise": before if before != found.bottleneck else ""})
 
     inputs = {"health": f"versions/{tip}/health.json", "harness": version.harness_commit}

@@ -8,7 +8,7 @@ from agents.procedure import Reordered
 from agents.types import Gap
 from graph.record import RunRecord
 from trainer.evolve.types import Retrospect
-from trainer.types import Diagnostic, Layer, Record
+from trainer.types import Diagnostic, Record
 
 UPGRADE = "upgrade"
 END = "w"
@@ -76,9 +76,7 @@ def registered(record: RunRecord, version: str) -> Mapping[str, Diagnostic]:
     return found
 
 
-def procedure_of(record: RunRecord, version: str) -> tuple[Layer, ...]:
-    """The order of diagnosis that the run adopted before this version was designed; empty where it adopted none."""
-    adopted = [
-        u.procedure.order for name, u in upgrades(record) if name <= version and u.procedure and not u.procedure.reasons
-    ]
-    return adopted[-1] if adopted else ()
+def orders(record: RunRecord, version: str) -> Sequence[Reordered]:
+    """The orders of diagnosis that the run adopted before this version was designed, the one that holds last."""
+    found = [upgrade.procedure for name, upgrade in upgrades(record) if name <= version]
+    return [order for order in found if order and not order.reasons]

@@ -52,7 +52,8 @@ def _row(record: RunRecord, version: str, found: Upgrade, retired: dict[str, str
             "warn": d.warn,
             "critical": d.critical,
             "blocked": tuple(v for v in later if _blocked(record, v, d)),
-            "named": tuple(_named(record, d)),
+            # Without it, the diagnosis of these would have been another one.
+            "named": tuple(v for v, diagnosis in _diagnoses(record) if diagnosis.bottleneck == d.name),
             "first_right": next((v for v in raised if states[v] == "invalid"), ""),
             "first_wrong": next((v for v in raised if states[v] == "sound"), ""),
             "retired": retired.get(d.name, ""),
@@ -62,10 +63,9 @@ def _row(record: RunRecord, version: str, found: Upgrade, retired: dict[str, str
 
 def _order_row(record: RunRecord, row: Seen, p: Reordered) -> Seen:
     rule = "" if p.reasons else ", ".join(p.order)
-    diagnosed = sorted(path.parent.name for path in (record.root / "versions").glob("v*/diagnosis.json"))
-    other = [v for v in diagnosed if v > row.version and record.load(v, "diagnosis", Diagnosis).otherwise]
+    other = tuple(v for v, found in _diagnoses(record) if v > row.version and found.otherwise)
     changed = {
-        "rule": rule, "name": "" if p.reasons else "order of diagnosis", "kind": "procedure", "named": tuple(other),
+        "rule": rule, "name": "" if p.reasons else "order of diagnosis", "kind": "procedure", "named": other,
         "why_not": p.reasons, "labels": tuple(f"{v}: brought a step, still named" for v in p.kept)
         + tuple(f"{v}: brought no step, something else would have been named" for v in p.elsewhere),
     }  # fmt: skip
@@ -81,7 +81,6 @@ def _blocked(record: RunRecord, version: str, d: Diagnostic) -> bool:
     return record.load(version, "gate", GateReport).blocked_by == d.name
 
 
-def _named(record: RunRecord, d: Diagnostic) -> Sequence[str]:
-    """Versions whose design worked on this diagnostic: without it, their diagnosis would have been another one."""
-    found = sorted(p.parent.name for p in (record.root / "versions").glob("v*/diagnosis.json"))
-    return [v for v in found if record.load(v, "diagnosis", Diagnosis).bottleneck == d.name]
+def _diagnoses(record: RunRecord) -> Sequence[tuple[str, Diagnosis]]:
+    found = sorted(path.parent.name for path in (record.root / "versions").glob("v*/diagnosis.json"))
+    return [(v, record.load(v, "diagnosis", Diagnosis)) for v in found]

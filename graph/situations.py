@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agents.types import Case, DiagnoseInput
-from graph.registry import ever, procedure_of, registered
+from graph.registry import ever, orders, registered
 from graph.state import Deps
 from graph.versions import Version, results_of
 from trainer.evolve.labels import Source
@@ -26,11 +26,12 @@ def diagnose_input(deps: Deps, candidate: str, tip: str) -> DiagnoseInput:
     harness = deps.harness.load(version.harness_commit)
     report = deps.record.load(tip, "health", HealthReport)
     parent = version.parent if deps.record.saved(version.parent, "health") else None
+    adopted = orders(deps.record, candidate)
     return DiagnoseInput(
         domain=deps.config.run.domain,
         report=seen(deps, report, candidate),
         recipe=harness.recipe,
-        procedure=procedure_of(deps.record, candidate) or harness.procedure,
+        procedure=adopted[-1].order if adopted else harness.procedure,
         parent_report=deps.record.load(parent, "health", HealthReport) if parent else None,
         cases=cases_of(deps, candidate),
     )

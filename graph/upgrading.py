@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 
-from agents.edits import is_failed
 from agents.facts import SEVERITY_RANK
 from agents.gaps import gaps
 from agents.types import Diagnosis, Gap, GapInput, Judged
 from graph.record import RunRecord
 from graph.registry import UPGRADE, Upgrade, registered, upgrades
-from graph.reordering import UNTRAINED, reorder, worked_on
-from graph.situations import cases_of, seen, source_of
+from graph.reordering import in_vain, reorder
+from graph.situations import seen, source_of
 from graph.state import Deps
 from graph.versions import BASELINE, Version
 from trainer.evolve.labels import Source
@@ -43,31 +41,19 @@ def enter(deps: Deps, candidate: str, found: Upgrade) -> None:
             why = f"{found.diagnostic.name} points to what it points to."
             change = HarnessEdit(change=DropDiagnostic(name=name))
             _merge(deps, candidate, found.harness_commit, change, f"fold: {name}", why, {})
-    elif found.procedure and not found.procedure.reasons and found.gap:
-        change = HarnessEdit(change=SetProcedure(order=found.procedure.order))
-        _merge(
-            deps,
-            candidate,
-            found.harness_commit,
-            change,
-            f"reorder: {', '.join(found.procedure.order)}",
-            found.line,
-            {},
-        )
-    elif found.procedure and found.gap:
-        entry = {
-            "version": candidate,
-            "factor": "procedure",
-            "value": ", ".join(found.procedure.order),
-            "reason": found.line,
-        }
-        deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
-    elif found.gap and found.retrospect:
-        entry = {
-            "version": candidate, "factor": "diagnostics", "value": found.retrospect.rule,
-            "reason": f"{found.gap.why}; not registered: {'; '.join(found.retrospect.reasons)}",
-        }  # fmt: skip
-        deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
+    elif found.procedure and not found.procedure.reasons:
+        order = found.procedure.order
+        change = HarnessEdit(change=SetProcedure(order=order))
+        _merge(deps, candidate, found.harness_commit, change, f"reorder: {', '.join(order)}", found.line, {})
+    elif found.procedure:
+        _dropped(deps, candidate, "procedure", ", ".join(found.procedure.order), found.line)
+    elif found.retrospect:
+        _dropped(deps, candidate, "diagnostics", found.retrospect.rule, found.line)
+
+
+def _dropped(deps: Deps, candidate: str, factor: str, value: str, reason: str) -> None:
+    entry = {"version": candidate, "factor": factor, "value": value, "reason": reason}
+    deps.record.append("search", f"{candidate}.{UPGRADE}", entry)
 
 
 def judged(record: RunRecord, version: str) -> Judged:
@@ -89,6 +75,7 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
     trained = [BASELINE, *(e["version"] for e in record.verdicts() if e["gate"] and e["version"] < candidate)]
     known = [judged(record, v) for v in trained]
     report = seen(deps, record.load(tip, "health", HealthReport), candidate)
+    diagnosis = record.load(candidate, "diagnosis", Diagnosis) if record.saved(candidate, "diagnosis") else None
     before = [found for name, found in upgrades(record) if name < candidate]
     closed = tuple(u.gap.key for u in before if u.gap)
     enough = sum(1 for d in registered(record, candidate).values() if d.kind == "pathology") >= MOST
@@ -100,8 +87,8 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
         GapInput(
             report=report,
             versions=tuple(known),
-            diagnosis=record.load(candidate, "diagnosis", Diagnosis) if record.saved(candidate, "diagnosis") else None,
-            in_vain=_in_vain(deps, candidate),
+            diagnosis=diagnosis,
+            in_vain=in_vain(deps, candidate, diagnosis.bottleneck) if diagnosis else 0,
             failing=failing,
             uncovered=uncovered,
             closed=closed,
@@ -114,15 +101,6 @@ def decided(deps: Deps, candidate: str, tip: str) -> Upgrade:
     return _searched(deps, candidate, tip, open_gaps[0], known, covered).model_copy(
         update={"retired": retired, "harness_commit": deps.harness.head()}
     )
-
-
-def _in_vain(deps: Deps, candidate: str) -> int:
-    """Trainings since the last step that worked on the bottleneck of the coming version's diagnosis."""
-    if not deps.record.saved(candidate, "diagnosis"):
-        return 0
-    key = deps.record.load(candidate, "diagnosis", Diagnosis).bottleneck
-    since = takewhile(is_failed, reversed(cases_of(deps, candidate)))
-    return sum(worked_on(deps, case) == key for case in since if case.verdict not in UNTRAINED)
 
 
 def false_blocks(record: RunRecord, before: str) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from agents.given import parse_given
-from benchmarks import cells, hacks, memory, null, strategies
+from benchmarks import cells, clean, hacks, memory, null, strategies
 from graph.config import resolve
 from graph.record import RunRecord
 from tests.trainer.gate_arms import BETTER, WORSE, judged
@@ -129,3 +129,15 @@ def test_memory_is_measured_in_versions_until_the_certified_step() -> None:
     assert "versions, with − without: -2.0 (95 % interval -2.0 to -2.0)" in text and text.count("| 3 | 3 | 1 |") == 3
     assert "sealed, with − without: +0.0 pp" in text
     assert "never" in memory.table("reference", [{**trios[0], "with": run(0, None)}])
+
+
+def test_a_clean_table_counts_versions_once_however_many_checks_would_block_them() -> None:
+    foreign = (("v0001", "a/one"), ("v0001", "b/two"))
+    runs = [
+        clean.Clean("math-0", ("v0001", "v0002"), 1, 1, 1, 0, 1, 1, foreign, 9.0),
+        clean.Clean("math-1", ("v0001", "v0002"), 0, 0, 0, 0, 0, 0, (), 9.0),
+    ]
+    text = clean.markdown(runs, 2)
+    assert "registered: 1 pathologies, 1 validity checks" in text
+    assert "false blocks by checks of the run itself: 1 of 4" in text
+    assert "one of 2 checks of other runs would have blocked: 1 of 4" in text

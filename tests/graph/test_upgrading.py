@@ -17,6 +17,7 @@ from graph.decide import diagnose, upgrade
 from graph.integrity.check import check_run
 from graph.record import RunRecord
 from graph.registry import UPGRADE, Upgrade, registered
+from graph.reordering import in_vain
 from graph.seen import seen_rows
 from graph.situations import seen
 from graph.state import Deps
@@ -65,7 +66,7 @@ def test_what_nothing_explains_is_searched_and_git_or_the_search_trace_says_what
     if found.diagnostic:
         assert f"register: {found.diagnostic.name}" in story and not trace
     else:
-        assert "register:" not in story and "not registered" in trace[0]["reason"]
+        assert "register:" not in story and trace[0]["reason"] == found.line
     assert upgrade(deps, "v0004", BASELINE) == found
     assert upgrade(deps, "v0005", BASELINE).gap is None, "on the same evidence it is not asked again"
 
@@ -242,6 +243,8 @@ def test_an_order_that_was_worked_through_in_vain_is_changed_on_a_branch_and_say
     deps = services(deps.record.root)
     first = diagnose(deps, "v0007", BASELINE)
     assert (first.bottleneck, first.ties, first.otherwise) == ("dead_groups_all_pass", ("truncation",), "")
+    assert len(kept) > len(trained), "a certificate is a second word on the same version"
+    assert in_vain(deps, "v0007", signal.diagnostic) == len(trained)
     done = [upgrade(deps, "v0007", BASELINE) for _ in range(2)]  # as after a kill
     found = done[0].procedure
     assert done[0] == done[1] and found is not None and found.reasons == ()
